@@ -1,8 +1,11 @@
-//! What happens beside the calls of one limit: another limit in the same decision, a server that evicts the count, and
-//! rules that exempt calls or only observe them.
+//! Other limits in the same decision: one that counts units beside the limit of a trace, and one that charges the id of
+//! a call once.
 
-use ratelimit_runtime::{Limit, Part, Rejection, Rule, RuleSet};
-use support::judge::{Breach, Judge, JudgedCall};
+use std::collections::HashMap;
+use std::time::Duration;
+
+use ratelimit_runtime::{Limit, Part, Permit, Rejection};
+use support::judge::{Breach, GrantedCall, Judge};
 
 use crate::operation::Cost;
 use crate::player::Player;
@@ -20,15 +23,8 @@ impl Beside {
     pub(crate) fn new(setup: &Setup) -> Self {
         let main = setup.limit("beside", 0);
         let limit = Limit::sliding("beside", 2 * main.capacity(), main.period());
-        let judge = setup.with_exceptions(Judge::new(&limit, None));
+        let judge = Judge::new(&limit, None).with_skew(setup.difference());
         Self { limit, judge, admitted: Vec::new() }
-    }
-
-    fn admit(&mut self, at: u64, units: u64) {
-        let (charged, starts, decided) = (units, (at, at), at);
-        let (threshold, capacity) = (self.limit.threshold(), self.limit.capacity());
-        self.judge.admitted(JudgedCall { starts, decided, charged, threshold, capacity });
-        self.admitted.push((at, charged));
     }
 
     pub(crate) fn breaches(&self) -> Vec<Breach> {
@@ -43,18 +39,31 @@ impl Beside {
     }
 }
 
+/// The ids that were admitted. They are admitted again without a charge while they are remembered.
+pub(crate) struct Repeats {
+    limit: Limit,
+    /// Until when each id is remembered.
+    known: HashMap<u64, u64>,
+}
+
+impl Repeats {
+    pub(crate) fn new(setup: &Setup) -> Self {
+        let limit = Limit::once("once", Duration::from_micros(setup.period));
+        Self { limit, known: HashMap::new() }
+    }
+}
+
 impl Player<'_> {
     /// Decides a call of both limits: both are charged, or none is.
     pub(crate) async fn several(&mut self, process: usize, cost: Cost, acquires: bool) {
         let main = self.limit(process);
-        let (cost, beside) = (cost.of(&main), self.beside.limit);
-        let key = self.key.clone();
+        let (cost, beside, key) = (cost.of(&main), self.beside.limit, self.key.clone());
         let parts = [Part::new(&main, &key, cost), Part::new(&beside, &key, cost)];
         let result = if acquires {
             self.limiter(process).acquire_all(&parts).await.map(|permits| {
                 let mut permits = permits.into_iter();
                 let permit = permits.next().expect("of the first part");
-                permits.for_each(ratelimit_runtime::Permit::keep);
+                permits.for_each(Permit::keep);
                 (permit.decision(), Some(permit))
             })
         } else {
@@ -62,34 +71,10 @@ impl Player<'_> {
         };
         let now = self.now();
         if result.is_ok() {
-            self.beside.admit(now, cost);
+            self.beside.judge.admitted_between(&beside, (now, now), cost);
+            self.beside.admitted.push((now, cost));
         }
-        self.tell(format_args!("p{process}, with another limit:"));
-        self.ended(self.at_once(process, cost, &main), result);
-    }
-
-    /// The server evicts the count.
-    pub(crate) async fn evict(&mut self) {
-        if self.fleet.evict(self.name, &self.key) {
-            self.tell("the server evicts the count");
-            self.lose(None).await;
-        }
-    }
-
-    /// A rule exempts the calls of a process, or makes their limit a shadow. The judge does not know them.
-    pub(crate) async fn free(&mut self, process: usize, shadow: bool) {
-        let rule = if shadow { Rule::new().shadow(true) } else { Rule::new().exempt(true) };
-        let mut rules = RuleSet::new();
-        rules.set(self.name, rule).expect("valid");
-        let number = self.process(process);
-        (self.is_free[number], self.ruled[number]) = (true, None);
-        // Calls that wait leave their line, and may be decided after the next change of the rules.
-        for waiting in self.waiting.iter_mut().filter(|waiting| waiting.process == number) {
-            waiting.is_free = true;
-        }
-        self.limiter(process).set_rules(rules).expect("valid rules");
-        self.tell(format_args!("a rule frees the calls of p{number}"));
-        self.collect().await;
+        self.decided(process, &main, cost, result);
     }
 
     /// Returns a fault if the other limit does not have the units of the calls that were admitted: exactly, unless they
@@ -105,9 +90,41 @@ impl Player<'_> {
         };
         // The store keeps a large charge for a thousandth of the period longer, and two ticks.
         let longer = if self.setup.unit > 1 { self.setup.period / 1_000 + 2 } else { 0 };
-        let expected = [longer, 0].map(|longer| self.beside.remaining(self.now(), longer));
-        let (left, [least, most]) = (decision.remaining, expected);
+        let [least, most] = [longer, 0].map(|longer| self.beside.remaining(self.now(), longer));
+        let left = decision.remaining;
         (left < least || left > most)
             .then(|| format!("the other limit has {left} units left, not {least} to {most}"))
+    }
+
+    /// Decides a call of the limit that has an id.
+    pub(crate) async fn once(&mut self, process: usize, cost: Cost, id: u64) {
+        let (now, skew) = (self.now(), self.setup.difference());
+        let until = self.repeats.known.get(&id).copied().unwrap_or(0);
+        if now + skew >= until && now < until + skew {
+            // The clocks of two processes can disagree about it.
+            return;
+        }
+        let (main, once, key) = (self.limit(process), self.repeats.limit, self.key.clone());
+        let (cost, request) = (cost.of(&main), format!("{key}/{id}"));
+        let parts = [Part::new(&main, &key, cost), Part::new(&once, &request, 1)];
+        let result = self.limiter(process).check_all(&parts).await;
+        if now >= until {
+            if result.is_ok() {
+                self.repeats.known.insert(id, now + once.period().as_micros() as u64);
+            }
+            return self.decided(process, &main, cost, result.map(|decision| (decision, None)));
+        }
+        let fault = match result {
+            Ok(_) if self.is_free[process] => None,
+            Ok(_) => {
+                let granted = self.moment();
+                let call = GrantedCall { process, granted, starts: now, is_ahead: false };
+                self.blocks.objects_to(call).then_some("passes a block".to_owned())
+            }
+            Err(Rejection::CostExceedsCapacity { .. }) => None,
+            Err(Rejection::Blocked { .. }) if self.blocks.knows_any() => None,
+            Err(rejection) => Some(format!("{rejection:?}")),
+        };
+        self.verdict.faults.extend(fault.map(|fault| format!("{now}: repeated: {fault}")));
     }
 }

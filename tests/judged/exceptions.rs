@@ -1,11 +1,10 @@
 //! What rule 1 excepts by design, for the judge. The page `guarantees.md` has the same list.
 
 use ratelimit_runtime::Limit;
-use support::judge::{BlockJudge, Exception, Judge};
+use support::judge::Exception;
 
-use crate::calls::Waiting;
+use crate::calls::{Call, Waiting};
 use crate::player::{A_SECOND, Player};
-use crate::trace::Setup;
 
 /// What rule 1 excepts of a call that waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -17,17 +16,15 @@ pub(crate) enum Excepted {
     Call,
 }
 
-impl Setup {
-    /// Returns a judge that knows how much the clocks of processes differ: by twice the skew, because one may be behind
-    /// and another ahead.
-    pub(crate) fn with_exceptions(&self, judge: Judge) -> Judge {
-        judge.with_skew(2 * self.skew * self.tick)
-    }
-
-    /// Returns a judge of blocks that knows the same.
-    pub(crate) fn block_judge(&self) -> BlockJudge {
-        BlockJudge::with_skew(2 * self.skew * self.tick)
-    }
+/// The units that the store may count although the judge does not.
+#[derive(Default)]
+pub(crate) struct Missing {
+    /// What killed processes have held, calls of which the judge does not know, and calls whose reply was lost.
+    pub(crate) units: u64,
+    /// What calls have used beyond their charge.
+    pub(crate) debts: u64,
+    /// Whether replies were lost, so that units may not have gone back.
+    pub(crate) is_excused: bool,
 }
 
 impl Player<'_> {
@@ -58,31 +55,30 @@ impl Player<'_> {
     /// calls behind them can receive their grants.
     pub(crate) fn except_paused(&mut self, excepted: Excepted) {
         let granted_from = self.granted_from;
-        let may_have_grant = |waiting: &&mut Waiting| granted_from[waiting.process].is_some();
-        for waiting in self.waiting.iter_mut().filter(may_have_grant) {
-            waiting.excepted = waiting.excepted.max(excepted);
-        }
+        self.except_waiting(excepted, |call| granted_from[call.process].is_some());
     }
 
     /// Excepts the calls that wait for moments, but not those of one process.
     pub(crate) fn except(&mut self, but: Option<usize>, excepted: Excepted) {
-        let but = but.map(|process| self.process(process));
         let is_bucket = self.setup.is_bucket();
-        let others = self.waiting.iter_mut().filter(|it| is_bucket && Some(it.process) != but);
-        others.for_each(|waiting| waiting.excepted = waiting.excepted.max(excepted));
+        self.except_waiting(excepted, |call| is_bucket && Some(call.process) != but);
+    }
+
+    fn except_waiting(&mut self, excepted: Excepted, which: impl Fn(&Call) -> bool) {
+        for Waiting { call, .. } in self.waiting.iter_mut().filter(|it| which(&it.call)) {
+            call.excepted = call.excepted.max(excepted);
+        }
     }
 
     /// A call is dropped. A refund may have given its moment back, and the call gives it back once more. A call that a
     /// rule frees may be decided without a line: it keeps what it was charged.
-    pub(crate) fn except_dropped(&mut self, waiting: &Waiting) {
-        if waiting.is_free
-            || self.is_free[waiting.process]
-            || self.granted_from[waiting.process].is_some()
-        {
-            self.missing.units += waiting.cost;
-            self.judge.unseen((waiting.decided, self.now()));
+    pub(crate) fn except_dropped(&mut self, call: &Call) {
+        let is_free = call.is_free || self.is_free[call.process];
+        if is_free || self.granted_from[call.process].is_some() {
+            self.missing.units += call.cost;
+            self.judge.unseen((call.decided, self.now()));
         }
-        for limit in &waiting.limits {
+        for limit in &call.limits {
             // Its line may just have asked under this limit.
             self.judge.in_force(self.now(), limit.threshold());
         }
@@ -110,11 +106,8 @@ impl Player<'_> {
             self.judge.excepted(at, Exception::Return { units, until });
         }
         let is_bucket = self.setup.is_bucket();
-        let lower = |waiting: &&mut Waiting| {
-            is_bucket && waiting.limits.iter().any(|own| own.threshold() < limit.threshold())
-        };
-        for waiting in self.waiting.iter_mut().filter(lower) {
-            waiting.excepted = Excepted::Call;
-        }
+        self.except_waiting(Excepted::Call, |call| {
+            is_bucket && call.limits.iter().any(|own| own.threshold() < limit.threshold())
+        });
     }
 }

@@ -1,13 +1,12 @@
-//! What fails: a process is killed, a reply is lost, and a hash slot moves. A server that evicts counts is in
-//! `beside.rs`.
-
-use std::time::Duration;
+//! What fails: a process is killed, and a reply is lost.
 
 use ratelimit_runtime::{Limit, Rejection};
-use tokio::time::timeout;
+use support::limits::SECOND;
+use support::proxy::Network;
+use support::wait::wait_until;
 
 use crate::calls::{Open, Waiting};
-use crate::fleet::{Losing, Process};
+use crate::fleet::{Failing, Process};
 use crate::operation::{Cost, Lost};
 use crate::player::Player;
 
@@ -20,58 +19,46 @@ pub(crate) struct Crashed {
 
 impl Player<'_> {
     /// Kills a process, and starts another in its place. The count of a process on the embedded store ends with it.
-    pub(crate) async fn crash(&mut self, process: usize) {
+    pub(crate) async fn crash(&mut self, number: usize) {
         if self.fleet.is_embedded() {
             return;
         }
-        let number = self.process(process);
         let process = std::mem::replace(&mut self.alive[number], self.fleet.process(number));
         self.latest[number] = 0;
         self.move_clocks();
-        let (waiting, others) =
-            self.waiting.drain(..).partition(|waiting| waiting.process == number);
-        self.waiting = others;
-        let (permits, others) = self.permits.drain(..).partition(|open| open.process == number);
-        self.permits = others;
+        let waiting: Vec<_> =
+            self.waiting.extract_if(.., |waiting| waiting.call.process == number).collect();
+        let permits = self.permits.extract_if(.., |open| open.process == number).collect();
         let (granted_from, _) = self.granted_from[number].unwrap_or(self.moment());
         self.judge.unseen((granted_from, self.now()));
-        let crashed = Crashed { _process: process, _permits: permits, waiting };
-        let granted: u64 = crashed.waiting.iter().map(|waiting| waiting.cost).sum();
+        let granted: u64 = waiting.iter().map(|waiting| waiting.call.cost).sum();
         self.missing.units += granted + self.setup.most_leased();
-        self.crashed.push(crashed);
+        self.crashed.push(Crashed { _process: process, _permits: permits, waiting });
         (self.ruled[number], self.is_free[number]) = (None, false);
-        self.tell(format_args!("p{number} is killed"));
         self.connect(number).await;
     }
 
     /// The first process sends a request. The server executes it, and the connection breaks before the reply.
     pub(crate) async fn lose_reply(&mut self, request: Lost, cost: Cost) {
         let Some(proxy) = self.fleet.network() else { return };
-        let (limiter, limit) = (self.limiter(0), self.limit(0));
+        let limit = self.limit(0);
         let cost = cost.of(&limit);
         // The background thread may have sent other requests.
-        for waiting in self.waiting.iter_mut().filter(|waiting| waiting.process == 0) {
+        for waiting in self.waiting.iter_mut().filter(|waiting| waiting.call.process == 0) {
             waiting.may_fail = true;
         }
         self.missing.is_excused = true;
         self.missing.units += cost.max(self.setup.most_leased());
-        self.tell(format_args!("p0 loses the reply to {request:?}, {cost}"));
-        let losing = Losing::replies(proxy);
+        let losing = Failing::new(proxy, Network::RepliesCut);
         let result = match request {
-            Lost::Check => {
-                let leased = self.setup.leased(&limit);
-                limiter.check(&leased, &self.key, cost).await.map(|decision| (decision, None))
-            }
-            Lost::Acquire if self.setup.settles() => {
-                let permit = limiter.acquire(&limit, &self.key, cost).await;
-                permit.map(|permit| (permit.decision(), Some(permit)))
-            }
+            Lost::Check => self.call(0, self.setup.leased(&limit), cost, false).await,
+            Lost::Acquire if self.setup.settles() => self.call(0, limit, cost, true).await,
             Lost::Acquire => return,
             Lost::Settle(which) => {
                 let Some(Open { permit, cost, call, .. }) = self.take_permit(which) else { return };
                 // What is given back may be given back. A surplus that is lost is lost.
                 permit.settle(cost / 2);
-                let _ = limiter.flush().await;
+                let _ = self.limiter(0).flush().await;
                 self.judge.settled(call, self.now(), cost / 2);
                 drop(losing);
                 return self.reconnect().await;
@@ -81,7 +68,7 @@ impl Player<'_> {
         match result {
             Err(Rejection::Unavailable { .. }) => self.judge.unseen((self.now(), self.now())),
             // Decided in the process: by leased units, a cached rejection or a rule.
-            result => self.ended(self.at_once(0, cost, &limit), result),
+            result => self.decided(0, &limit, cost, result),
         }
         self.reconnect().await;
     }
@@ -93,35 +80,14 @@ impl Player<'_> {
 
     /// Waits until a process reaches the server, by the connection of its callers and by the one of its background
     /// thread.
-    async fn connect(&mut self, process: usize) {
+    async fn connect(&self, process: usize) {
         let limiter = self.limiter(process);
-        let second = Duration::from_secs(1);
-        let waits = Limit::fixed("connect", 1_000_000_000, second).wait(second);
-        let replies = async {
-            while limiter.ping().await.is_err()
-                || limiter.flush().await.is_err()
-                || limiter.check(&waits, &self.key, 1).await.is_err()
-            {
-                tokio::time::sleep(Duration::from_millis(1)).await;
-            }
-        };
-        if timeout(Duration::from_secs(20), replies).await.is_err() {
-            self.verdict.faults.push(format!("p{process} does not reach the server"));
-        }
-    }
-
-    /// Begins to move the hash slot of the key, or ends that.
-    pub(crate) fn move_slot(&mut self) {
-        if self.slot_moves {
-            self.fleet.finish_move(&self.key);
-            self.slot_moves = false;
-            return self.tell("the hash slot has moved");
-        }
-        // A decision about two keys waits until both are on one node.
-        let stays = !self.setup.leaves_out("several");
-        self.slot_moves = self.fleet.begin_move(&self.key, stays);
-        if self.slot_moves {
-            self.tell("the hash slot begins to move");
-        }
+        let waits = Limit::fixed("connect", 1_000_000_000, SECOND).wait(SECOND);
+        wait_until(async || {
+            limiter.ping().await.is_ok()
+                && limiter.flush().await.is_ok()
+                && limiter.check(&waits, &self.key, 1).await.is_ok()
+        })
+        .await;
     }
 }

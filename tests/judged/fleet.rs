@@ -7,7 +7,7 @@ use ratelimit_runtime::{Clock, OnError, RateLimiter, VirtualClock};
 use redis::Commands;
 use support::cluster::Cluster;
 use support::proxy::{Network, Proxy};
-use support::server::Server;
+use support::server::{Server, command};
 
 /// The most processes of a trace.
 pub(crate) const MOST_PROCESSES: usize = 8;
@@ -33,16 +33,18 @@ pub(crate) struct Fleet {
 
 enum SharedStore {
     Embedded,
-    Server {
-        url: String,
-        port: u16,
-        connection: RefCell<redis::Connection>,
-        /// The server that was started in the place of the first one.
-        restarted: RefCell<Option<Box<Server>>>,
-        /// The network of the first process.
-        proxy: Proxy,
-    },
+    Server(SharedServer),
     Cluster(Cluster),
+}
+
+struct SharedServer {
+    url: String,
+    port: u16,
+    connection: RefCell<redis::Connection>,
+    /// The server that was started in the place of the first one.
+    restarted: RefCell<Option<Server>>,
+    /// The network of the first process.
+    proxy: Proxy,
 }
 
 impl Fleet {
@@ -55,9 +57,9 @@ impl Fleet {
     pub(crate) fn redis(server: &Server) -> Self {
         let connection = RefCell::new(server.connection());
         let proxy = Proxy::start(server.port(), Duration::ZERO);
-        let (url, port) = (server.url.clone(), server.port());
-        let restarted = RefCell::default();
-        Self::start(SharedStore::Server { url, port, connection, restarted, proxy }, MOST_PROCESSES)
+        let (url, port, restarted) = (server.url.clone(), server.port(), RefCell::default());
+        let server = SharedServer { url, port, connection, restarted, proxy };
+        Self::start(SharedStore::Server(server), MOST_PROCESSES)
     }
 
     /// Processes that share a cluster.
@@ -74,14 +76,11 @@ impl Fleet {
 
     /// Starts a process.
     pub(crate) fn process(&self, number: usize) -> Process {
-        let builder = RateLimiter::builder();
         let builder = match &self.store {
-            SharedStore::Embedded => builder,
-            SharedStore::Server { proxy, .. } if number == 0 => {
-                builder.redis(format!("redis://127.0.0.1:{}", proxy.port))
-            }
-            SharedStore::Server { url, .. } => builder.redis(&**url),
-            SharedStore::Cluster(cluster) => builder.redis(cluster.url()),
+            SharedStore::Embedded => RateLimiter::builder(),
+            SharedStore::Server(server) if number == 0 => server.proxy.builder(),
+            SharedStore::Server(server) => RateLimiter::builder().redis(&*server.url),
+            SharedStore::Cluster(cluster) => RateLimiter::builder().redis(cluster.url()),
         };
         let clock = VirtualClock::at(self.clock.now());
         // A busy test machine must not take a grant from a call that it does not poll for a while.
@@ -98,11 +97,8 @@ impl Fleet {
         self.clock.now().as_micros() as u64
     }
 
-    /// Removes what earlier traces have left.
-    pub(crate) fn clear(&self) {
-        if let SharedStore::Server { connection, .. } = &self.store {
-            redis::cmd("FLUSHALL").exec(&mut *connection.borrow_mut()).expect("FLUSHALL");
-        }
+    fn server(&self) -> Option<&SharedServer> {
+        if let SharedStore::Server(server) = &self.store { Some(server) } else { None }
     }
 
     /// Lets time begin again before a trace, if it comes near its end.
@@ -114,8 +110,8 @@ impl Fleet {
 
     /// Lets the TTLs of all keys follow the clock, as those of a real server do: it deletes a key whose time has come.
     pub(crate) fn expire(&self, micros: u64) {
-        let SharedStore::Server { connection, .. } = &self.store else { return };
-        let mut server = connection.borrow_mut();
+        let Some(server) = self.server() else { return };
+        let mut server = server.connection.borrow_mut();
         let passed = i64::try_from(micros / 1_000).expect("a time");
         for key in server.keys::<_, Vec<Vec<u8>>>("*").expect("KEYS") {
             let ttl: i64 = server.pttl(&key).expect("PTTL");
@@ -126,8 +122,8 @@ impl Fleet {
 
     /// Removes the counts of a key, as a server that is full does. Returns whether there is a server.
     pub(crate) fn evict(&self, limit: &str, key: &str) -> bool {
-        let SharedStore::Server { connection, .. } = &self.store else { return false };
-        let mut server = connection.borrow_mut();
+        let Some(server) = self.server() else { return false };
+        let mut server = server.connection.borrow_mut();
         let pattern = format!("*:{limit}{{{key}}}*");
         for name in server.keys::<_, Vec<Vec<u8>>>(pattern).expect("KEYS") {
             server.del::<_, ()>(name).expect("DEL");
@@ -136,32 +132,27 @@ impl Fleet {
     }
 
     /// Runs a command on the server. Returns whether there is one.
-    pub(crate) fn command(&self, words: &[&str]) -> bool {
-        let SharedStore::Server { connection, .. } = &self.store else { return false };
-        let mut command = redis::cmd(words[0]);
-        command.arg(&words[1..]).exec(&mut *connection.borrow_mut()).expect("a reply");
-        true
+    pub(crate) fn command(&self, words: &str) -> bool {
+        let server = self.server();
+        server.inspect(|server| command(&mut server.connection.borrow_mut(), words)).is_some()
     }
 
     /// Ends the server, and starts another one in its place. Returns whether there is one.
     pub(crate) fn restart(&self) -> bool {
-        let SharedStore::Server { port, connection, restarted, .. } = &self.store else {
+        let Some(SharedServer { port, connection, restarted, .. }) = self.server() else {
             return false;
         };
         // The server closes the connection instead of a reply.
         let _ = redis::cmd("SHUTDOWN").arg("NOSAVE").exec(&mut *connection.borrow_mut());
         let server = Server::start_on(*port);
         *connection.borrow_mut() = server.connection();
-        *restarted.borrow_mut() = Some(Box::new(server));
+        *restarted.borrow_mut() = Some(server);
         true
     }
 
     /// Returns the network of the first process, if it can fail.
     pub(crate) fn network(&self) -> Option<&Proxy> {
-        match &self.store {
-            SharedStore::Server { proxy, .. } => Some(proxy),
-            SharedStore::Embedded | SharedStore::Cluster(_) => None,
-        }
+        self.server().map(|server| &server.proxy)
     }
 
     /// Begins to move the hash slot of a key to another node. With `all`, the keys that are there stay on the old node;
@@ -184,22 +175,17 @@ impl Fleet {
     }
 }
 
-/// Breaks the connections of a network, until it is dropped.
-pub(crate) struct Losing<'a>(&'a Proxy);
+/// Makes a network fail, until it is dropped.
+pub(crate) struct Failing<'a>(&'a Proxy);
 
-impl<'a> Losing<'a> {
-    pub(crate) fn replies(proxy: &'a Proxy) -> Self {
-        proxy.set(Network::RepliesCut);
-        Self(proxy)
-    }
-
-    pub(crate) fn everything(proxy: &'a Proxy) -> Self {
-        proxy.set(Network::Cut);
+impl<'a> Failing<'a> {
+    pub(crate) fn new(proxy: &'a Proxy, network: Network) -> Self {
+        proxy.set(network);
         Self(proxy)
     }
 }
 
-impl Drop for Losing<'_> {
+impl Drop for Failing<'_> {
     fn drop(&mut self) {
         self.0.set(Network::Up);
     }

@@ -1,8 +1,7 @@
 //! Never more than the limit, whatever operations meet: random traces of all operations are played against both
 //! stores, and a judge who knows only what was admitted and used decides.
 //!
-//! `JUDGED_SECONDS=3600 tests/run --test judged` plays other traces for an hour. `JUDGED_WITHOUT=debt,change`
-//! leaves operations out, to find out which of them meet.
+//! `JUDGED_SECONDS=3600 tests/run --test judged` plays other traces for an hour.
 
 mod beside;
 mod calls;
@@ -12,114 +11,62 @@ mod fleet;
 mod operation;
 mod pairs;
 mod player;
-mod repeats;
 mod rest;
 mod slots;
 mod trace;
-mod waits;
 
-use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngSeed, TestCaseError, TestRunner};
-use ratelimit_runtime::{Algorithm, Limit};
-use support::ALGORITHMS;
+use ratelimit_runtime::Algorithm;
 use support::cluster::Cluster;
-use support::judge::Judge;
 use support::server::Server;
-use tokio::runtime::{Builder, Runtime};
+use support::{ALGORITHMS, runtime};
 
-use self::fleet::{Fleet, MOST_PROCESSES};
+use self::calls::Verdict;
+use self::fleet::Fleet;
 use self::player::Player;
 use self::trace::trace;
 
-/// Returns the words of the operations that are left out, by the environment.
-fn left() -> Vec<String> {
-    let without = std::env::var("JUDGED_WITHOUT").unwrap_or_default();
-    without.split(',').map(str::to_lowercase).collect()
+fn runner(cases: u32, rng_seed: RngSeed, max_shrink_iters: u32) -> TestRunner {
+    let failure_persistence = None;
+    let config =
+        Config { cases, rng_seed, max_shrink_iters, failure_persistence, ..Config::default() };
+    TestRunner::new(config)
 }
 
-/// Returns how long random traces are played, by the environment. Otherwise the same traces are played each time.
-fn seconds() -> Option<Duration> {
-    let seconds = std::env::var("JUDGED_SECONDS").ok()?;
-    Some(Duration::from_secs(seconds.parse().expect("a number")))
-}
-
-fn runtime() -> Runtime {
-    Builder::new_current_thread().enable_all().build().expect("a runtime")
-}
-
-/// Plays traces: `cases`, or random ones for some time.
-fn judge(algorithm: Algorithm, fleet: &Fleet, processes: usize, cases: u32) {
-    judge_without(algorithm, fleet, processes, cases, &left());
-}
-
-/// Plays traces without the operations of some kinds.
-fn judge_without(
-    algorithm: Algorithm,
-    fleet: &Fleet,
-    processes: usize,
-    cases: u32,
-    left: &[String],
-) {
-    let (runtime, traces) = (runtime(), trace(algorithm, processes, left));
-    let end = seconds().map(|seconds| Instant::now() + seconds);
-    let played = Cell::new((0_u64, 0_usize, 0_usize));
-    loop {
-        let config = Config {
-            cases: if end.is_some() { 20 } else { cases },
-            rng_seed: if end.is_some() { RngSeed::Random } else { RngSeed::Fixed(1) },
-            max_shrink_iters: 3_000,
-            failure_persistence: None,
-            ..Config::default()
-        };
-        let outcome = TestRunner::new(config).run(&traces, |trace| {
-            let verdict = runtime.block_on(Player::play(fleet, &trace));
-            let (histories, operations, admitted) = played.get();
-            let (operations, admitted) =
-                (operations + verdict.operations, admitted + verdict.admitted);
-            played.set((histories + 1, operations, admitted));
-            if verdict.breaches.is_empty() && verdict.faults.is_empty() {
-                return Ok(());
-            }
-            let story = verdict.story.join("\n");
-            let (breaches, faults) = (verdict.breaches, verdict.faults);
-            Err(TestCaseError::fail(format!("{breaches:?} {faults:?}\n{story}")))
-        });
-        if let Err(error) = outcome {
-            panic!("{algorithm}: {error}");
-        }
-        if end.is_none_or(|end| Instant::now() >= end) {
-            break;
-        }
-    }
-    let (histories, operations, admitted) = played.get();
-    println!(
-        "{algorithm}: {histories} histories of {operations} operations, {admitted} admitted calls"
-    );
-}
-
-/// A judge of a period that is a tick longer objects. So the traces reach the limit, and the judge looks.
-fn judge_strictly(algorithm: Algorithm) {
-    let (fleet, runtime) = (Fleet::embedded(), runtime());
-    let config = Config {
-        cases: 1_000,
-        rng_seed: RngSeed::Fixed(1),
-        max_shrink_iters: 0,
-        failure_persistence: None,
-        ..Config::default()
+/// Judges the same traces each time, or other ones for a time that the environment says.
+fn judge<T: Strategy>(traces: &T, cases: u32, shrinks: u32, play: impl Fn(T::Value) -> Verdict) {
+    let play = |trace| {
+        let verdict = play(trace);
+        if verdict.is_kept() { Ok(()) } else { Err(TestCaseError::fail(verdict.to_string())) }
     };
-    let outcome = TestRunner::new(config).run(&trace(algorithm, 1, &left()), |trace| {
-        let (limit, align) = trace.setup.judged();
-        let period = limit.period() + Duration::from_micros(trace.setup.tick);
-        let strict = Limit::new("strict", algorithm, limit.threshold(), period).expect("valid");
-        let judge = Judge::new(&strict, align);
-        let verdict = runtime.block_on(Player::play_before(judge, &fleet, &trace));
-        prop_assert!(verdict.breaches.is_empty());
+    let Ok(seconds) = std::env::var("JUDGED_SECONDS") else {
+        let outcome = runner(cases, RngSeed::Fixed(1), shrinks).run(traces, play);
+        return outcome.unwrap_or_else(|error| panic!("{error}"));
+    };
+    let end = Instant::now() + Duration::from_secs(seconds.parse().expect("a number"));
+    while Instant::now() < end {
+        let outcome = runner(20, RngSeed::Random, shrinks).run(traces, play);
+        outcome.unwrap_or_else(|error| panic!("{error}"));
+    }
+}
+
+/// Asserts that a judge of less than the limit objects to one of the traces. So the traces reach the limit, and the
+/// judge looks.
+fn assert_judged<T: Strategy>(traces: &T, cases: u32, keeps: impl Fn(T::Value) -> bool) {
+    let outcome = runner(cases, RngSeed::Fixed(1), 0).run(traces, |trace| {
+        prop_assert!(keeps(trace));
         Ok(())
     });
-    assert!(outcome.is_err(), "the judge of a longer period does not object");
+    assert!(outcome.is_err(), "the stricter judge does not object");
+}
+
+/// Judges the traces of an algorithm on the processes of a fleet.
+fn judge_fleet(algorithm: Algorithm, fleet: &Fleet, cases: u32, several_keys: bool) {
+    let (runtime, traces) = (runtime(), trace(algorithm, fleet.processes.len(), several_keys));
+    judge(&traces, cases, 3_000, |trace| runtime.block_on(Player::play(fleet, &trace, false)));
 }
 
 macro_rules! judge_each_algorithm {
@@ -128,7 +75,7 @@ macro_rules! judge_each_algorithm {
             use super::*;
             $(#[test]
             fn $name() {
-                judge(Algorithm::$algorithm, &Fleet::embedded(), 1, 1_000);
+                judge_fleet(Algorithm::$algorithm, &Fleet::embedded(), 1_000, true);
             })*
         }
 
@@ -136,7 +83,11 @@ macro_rules! judge_each_algorithm {
             use super::*;
             $(#[test]
             fn $name() {
-                judge_strictly(Algorithm::$algorithm);
+                let (fleet, runtime) = (Fleet::embedded(), runtime());
+                assert_judged(&trace(Algorithm::$algorithm, 1, true), 1_000, |trace| {
+                    let verdict = runtime.block_on(Player::play(&fleet, &trace, true));
+                    verdict.breaches.is_empty()
+                });
             })*
         }
 
@@ -145,8 +96,7 @@ macro_rules! judge_each_algorithm {
             $(#[test]
             fn $name() {
                 let server = Server::start();
-                let fleet = Fleet::redis(&server);
-                judge(Algorithm::$algorithm, &fleet, MOST_PROCESSES, 150);
+                judge_fleet(Algorithm::$algorithm, &Fleet::redis(&server), 150, true);
                 server.assert_all_keys_expire();
             })*
         }
@@ -169,15 +119,7 @@ mod cluster {
     #[test]
     fn slots_that_move() {
         for algorithm in ALGORITHMS {
-            let fleet = Fleet::cluster(Cluster::start(0));
-            let processes = fleet.processes.len();
-            judge_without(
-                algorithm,
-                &fleet,
-                processes,
-                12,
-                &["several", "once"].map(str::to_owned),
-            );
+            judge_fleet(algorithm, &Fleet::cluster(Cluster::start(0)), 12, false);
         }
     }
 }

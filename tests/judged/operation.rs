@@ -4,79 +4,52 @@ use proptest::prelude::*;
 use ratelimit_runtime::Limit;
 
 /// An operation of one process. Some concern all of them.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Operation {
-    pub(crate) process: usize,
-    pub(crate) what: What,
-}
+pub(crate) type Operation = (usize, What);
 
-/// A kind of operation. Those of calls that wait and of open permits name one of them by any number.
+/// A kind of operation. Those of calls that wait and of open permits name one of them by any number. Times are ticks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum What {
-    /// Decides a call. With a limit that leases, spends or requests leased units.
+    // Decides a call. With a limit that leases, spends or requests leased units.
     Check(Cost),
-    /// Decides so many calls of one unit, one after another. They make a key busy.
+    // Decides so many calls of one unit, one after another. They make a key busy.
     Burst(u64),
-    /// Decides a call whose charge is settled or kept later.
+    // Decides a call whose charge is settled or kept later.
     Acquire(Cost),
-    /// Waits for up to some ticks to be admitted.
-    Wait {
-        cost: Cost,
-        ticks: u64,
-        acquires: bool,
-    },
-    /// Decides a call of two limits.
-    Several {
-        cost: Cost,
-        acquires: bool,
-    },
-    /// Decides a call with an id, which is charged once.
-    Once {
-        cost: Cost,
-        id: u64,
-    },
-    /// Drops one of the calls that wait, polled or not.
+    Wait { cost: Cost, ticks: u64, acquires: bool },
+    // Decides a call of two limits.
+    Several { cost: Cost, acquires: bool },
+    // Decides a call with an id, which is charged once.
+    Once { cost: Cost, id: u64 },
+    // Drops one of the calls that wait, polled or not.
     Drop(usize),
-    /// Does not poll one of the calls that wait, or polls it again.
+    // Does not poll one of the calls that wait, or polls it again.
     Pause(usize),
-    /// Settles one of the open permits to the units that its call has used.
-    Settle {
-        which: usize,
-        used: u64,
-    },
-    /// Keeps the charge of one of the open permits.
+    // Settles one of the open permits to the units that its call has used.
+    Settle { which: usize, used: u64 },
     Keep(usize),
     Refund(u64),
     Reset,
-    /// Blocks the key for some ticks.
     Block(u64),
     Unblock,
-    /// The next calls have other amounts, as with a computed threshold.
+    // The next calls have other amounts, as with a computed threshold.
     Change(usize),
-    /// A rule changes the amounts of the process.
+    // A rule changes the amounts of the process.
     Rule(usize),
-    /// A rule exempts the calls of the process, or makes their limit a shadow.
-    Free {
-        shadow: bool,
-    },
-    /// Lets some ticks pass.
+    // A rule exempts the calls of the process, or makes their limit a shadow.
+    Free { shadow: bool },
     Advance(u64),
-    /// No call comes until the server has expired the count.
+    // No call comes until the server has expired the count.
     Idle,
-    /// The clock of the process steps: it is up to some ticks before or behind the time of the trace.
+    // The clock of the process steps: it is up to some ticks before or behind the time of the trace.
     Step(u64),
-    /// Repeats the last call after its `retry_after`, if it was rejected.
+    // Repeats the last call after its `retry_after`, if it was rejected.
     Retry,
-    /// The server evicts the count.
     Evict,
-    /// The connection of the first process breaks after the server has received a request.
-    LoseReply {
-        request: Lost,
-        cost: Cost,
-    },
-    /// Kills the process, and starts another.
+    // The connection of the first process breaks after the server has received a request.
+    LoseReply { request: Lost, cost: Cost },
+    // Kills the process, and starts another.
     Crash,
-    /// Begins to move the hash slot of the key to another node of a cluster, or ends that.
+    // Begins to move the hash slot of the key to another node of a cluster, or ends that.
     MoveSlot,
 }
 
@@ -85,15 +58,14 @@ pub(crate) enum What {
 pub(crate) enum Lost {
     Check,
     Acquire,
-    /// The settlement of one of the open permits.
+    // The settlement of one of the open permits.
     Settle(usize),
 }
 
-/// The cost of a call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Cost {
     Units(u64),
-    /// As many eighths of the capacity.
+    // As many eighths of the capacity.
     Eighths(u64),
 }
 
@@ -123,36 +95,14 @@ impl What {
             | Self::Once { cost, .. }
             | Self::LoseReply { cost, .. } => cost.times(unit),
             Self::Settle { used: units, .. } | Self::Refund(units) => *units *= unit,
-            Self::Burst(_)
-            | Self::Drop(_)
-            | Self::Pause(_)
-            | Self::Keep(_)
-            | Self::Reset
-            | Self::Block(_)
-            | Self::Unblock
-            | Self::Change(_)
-            | Self::Rule(_)
-            | Self::Free { .. }
-            | Self::Advance(_)
-            | Self::Idle
-            | Self::Step(_)
-            | Self::Retry
-            | Self::Evict
-            | Self::Crash
-            | Self::MoveSlot => {}
+            _ => {}
         }
-    }
-
-    /// Returns the word by which `JUDGED_WITHOUT` leaves a kind of operations out.
-    pub(crate) fn word(&self) -> String {
-        let shown = format!("{self:?}");
-        shown.split([' ', '(']).next().unwrap_or_default().to_lowercase()
     }
 }
 
 /// Returns a random operation of one of the processes. `most` is the capacity.
 pub(crate) fn operation(processes: usize, most: u64) -> impl Strategy<Value = Operation> {
-    (0..processes, what(most)).prop_map(|(process, what)| Operation { process, what })
+    (0..processes, what(most))
 }
 
 fn what(most: u64) -> impl Strategy<Value = What> {
@@ -163,10 +113,9 @@ fn what(most: u64) -> impl Strategy<Value = What> {
             2 => Just(Cost::Eighths(8)),
         ]
     };
-    let ticks = || prop_oneof![3 => 1_u64..4, 3 => 1_u64..20, 1 => 1_u64..120];
     let used = prop_oneof![3 => 0..=most / 2, 3 => Just(0), 1 => 0..most * 2];
     let request =
-        prop_oneof![Just(Lost::Check), Just(Lost::Acquire), any::<usize>().prop_map(Lost::Settle),];
+        prop_oneof![Just(Lost::Check), Just(Lost::Acquire), any::<usize>().prop_map(Lost::Settle)];
     prop_oneof![
         10 => cost().prop_map(What::Check),
         5 => (1_u64..20).prop_map(What::Burst),
@@ -195,4 +144,8 @@ fn what(most: u64) -> impl Strategy<Value = What> {
         1 => Just(What::Crash),
         1 => Just(What::MoveSlot),
     ]
+}
+
+pub(crate) fn ticks() -> impl Strategy<Value = u64> {
+    prop_oneof![3 => 1_u64..4, 3 => 1_u64..20, 1 => 1_u64..120]
 }

@@ -4,39 +4,30 @@ use std::time::Duration;
 
 use ratelimit_runtime::__private::leases_are_idle;
 use ratelimit_runtime::{Algorithm, Decision, Limit, Rejection, RuleSet};
+use support::limits::decision;
 use tokio::time::timeout;
 
-use crate::player::{A_SECOND, Player};
+use crate::calls::Verdict;
+use crate::player::{A_SECOND, PATIENCE, Player};
 use crate::trace::{Place, Setup};
-
-/// The units that the store may count although the judge does not.
-#[derive(Default)]
-pub(crate) struct Missing {
-    /// What killed processes have held, calls of which the judge does not know, and calls whose reply was lost.
-    pub(crate) units: u64,
-    /// What calls have used beyond their charge.
-    pub(crate) debts: u64,
-    /// Whether replies were lost, so that units may not have gone back.
-    pub(crate) is_excused: bool,
-}
 
 impl Player<'_> {
     /// Ends all calls, and compares what is left of the count.
-    pub(crate) async fn end(mut self) -> crate::calls::Verdict {
+    pub(crate) async fn end(mut self) -> Verdict {
         // All of them before one is awaited: a call that is dropped can pass its grant to another.
         let waiting = std::mem::take(&mut self.waiting);
         for waiting in &waiting {
             waiting.task.abort();
-            self.except_dropped(waiting);
+            self.except_dropped(&waiting.call);
         }
         for waiting in waiting {
             let _ = waiting.task.await;
         }
         if self.slot_moves {
-            self.move_slot();
+            self.fleet.finish_move(&self.key);
         }
         self.rest().await;
-        for process in self.processes() {
+        for process in &self.alive {
             process.limiter.set_rules(RuleSet::new()).expect("no rules");
         }
         self.permits.clear();
@@ -65,26 +56,22 @@ impl Player<'_> {
             let limit = self.setup.limit(self.name, amounts);
             self.is_empty_in_time(&limit).await;
         }
-        for crashed in std::mem::take(&mut self.crashed) {
-            for waiting in crashed.waiting {
-                waiting.task.abort();
-            }
-        }
+        let stopped = self.crashed.iter().flat_map(|crashed| &crashed.waiting);
+        stopped.for_each(|waiting| waiting.task.abort());
         self.verdict
     }
 
     /// The processes give back what they have not used of leases that have ended.
     async fn settle_processes(&mut self) {
-        let processes = self.processes().to_vec();
         let settled = async {
-            while !processes.iter().all(|process| leases_are_idle(&process.limiter)) {
+            while !self.alive.iter().all(|process| leases_are_idle(&process.limiter)) {
                 tokio::time::sleep(Duration::from_micros(200)).await;
             }
         };
-        if timeout(Duration::from_secs(20), settled).await.is_err() {
+        if timeout(PATIENCE, settled).await.is_err() {
             self.verdict.faults.push("a process keeps leased units".to_owned());
         }
-        for process in processes {
+        for process in &self.alive {
             process.limiter.flush().await.expect("settled");
         }
     }
@@ -98,8 +85,7 @@ impl Player<'_> {
         let least = limit.threshold().saturating_sub(used + self.missing.units);
         let remaining = self.peek(limit, 1).await.remaining;
         if remaining < least {
-            let fault = format!("{remaining} units are left, not {least}");
-            self.verdict.faults.push(fault);
+            self.verdict.faults.push(format!("{remaining} units are left, not {least}"));
         }
     }
 
@@ -154,14 +140,8 @@ impl Player<'_> {
         }
     }
 
-    async fn peek(&mut self, limit: &Limit, cost: u64) -> Decision {
-        match self.limiter(0).peek(limit, &self.key, cost).await {
-            Ok(decision)
-            | Err(Rejection::Limited { decision, .. } | Rejection::Blocked { decision, .. }) => {
-                decision
-            }
-            Err(error) => panic!("{error}"),
-        }
+    async fn peek(&self, limit: &Limit, cost: u64) -> Decision {
+        decision(self.limiter(0).peek(limit, &self.key, cost).await)
     }
 }
 

@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use ratelimit_runtime::{Algorithm, Align, Limit};
-use support::limits::{DAY, Leasing};
+use support::judge::Judge;
+use support::limits::{DAY, Leasing, is_bucket};
 
-use crate::operation::{Operation, operation};
+use crate::operation::{Operation, What, operation};
 
 const DAY_US: u64 = DAY.as_micros() as u64;
 
@@ -14,11 +15,10 @@ const DAY_US: u64 = DAY.as_micros() as u64;
 const MONEY: u64 = 10_000_000_000;
 const ODD_MONEY: u64 = MONEY - 33;
 
-/// The limits of a trace, its processes and its clocks.
+/// The limits of a trace, its processes and its clocks. Times are microseconds.
 #[derive(Clone, Debug)]
 pub(crate) struct Setup {
     pub(crate) algorithm: Algorithm,
-    /// The period and the tick, in microseconds.
     pub(crate) period: u64,
     pub(crate) tick: u64,
     /// The threshold and the capacity of the calls. The first are those of the first calls.
@@ -30,16 +30,13 @@ pub(crate) struct Setup {
     pub(crate) processes: usize,
     /// By how many ticks the clock of a process is before or behind the time of the trace, at most.
     pub(crate) skew: u64,
-    /// The words of the operations that are left out.
-    pub(crate) left: Vec<String>,
 }
 
-/// Where the windows of the calendar begin.
+/// Where the windows of the calendar begin: at an offset from UTC in minutes, or at the midnights of a time zone whose
+/// clocks change.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Place {
-    /// At an offset from UTC, in minutes.
     Offset(i32),
-    /// At the midnights of a time zone whose clocks change.
     Zone(&'static str),
 }
 
@@ -55,21 +52,21 @@ impl Setup {
         let (threshold, capacity) = self.amounts[amounts];
         let period = Duration::from_micros(self.period);
         let limit = Limit::new(name, self.algorithm, threshold, period).expect("valid");
-        let limit = if self.is_bucket() { limit.burst(capacity) } else { limit };
-        let limit = match self.align {
+        // All calls of a window count in the period of its leases. In a bucket, some calls lease.
+        if self.is_bucket() {
+            return limit.burst(capacity);
+        }
+        self.leased(&match self.align {
             Some(Place::Offset(minutes)) => limit.align(Align::offset_minutes(minutes)),
             Some(Place::Zone(zone)) => limit.align(Align::zone(zone)),
             None => limit,
-        };
-        // All calls of a window count in the period of its leases. In a bucket, some calls lease.
-        if self.is_bucket() { limit } else { self.leased(&limit) }
+        })
     }
 
     /// Returns a limit with the lease of the trace.
     pub(crate) fn leased(&self, limit: &Limit) -> Limit {
-        let limit = *limit;
         match self.leasing {
-            Leasing::None => limit,
+            Leasing::None => *limit,
             Leasing::UpTo(units) => limit.lease(units),
             Leasing::Auto => limit.auto_lease(),
         }
@@ -91,36 +88,33 @@ impl Setup {
         }
     }
 
-    /// Returns the limit to judge by.
-    pub(crate) fn judged(&self) -> (Limit, Option<i64>) {
+    /// Returns the judge of a trace. A strict one has a period that is a tick longer.
+    pub(crate) fn judge(&self, is_strict: bool) -> Judge {
         let minutes = match self.align {
             Some(Place::Offset(minutes)) => Some(i64::from(minutes)),
-            Some(Place::Zone(_)) | None => None,
+            _ => None,
         };
-        (self.limit("judged", 0), minutes)
+        let limit = self.limit("judged", 0);
+        let period = limit.period() + Duration::from_micros(self.tick);
+        let strict = || Limit::new("strict", self.algorithm, limit.threshold(), period);
+        let limit = if is_strict { strict().expect("valid") } else { limit };
+        Judge::new(&limit, minutes).with_skew(self.difference())
+    }
+
+    /// Returns by how much the clocks of processes differ: by twice the skew, because one may be behind and another
+    /// ahead.
+    pub(crate) fn difference(&self) -> u64 {
+        2 * self.skew * self.tick
     }
 
     pub(crate) fn is_bucket(&self) -> bool {
-        matches!(self.algorithm, Algorithm::TokenBucket | Algorithm::LeakyBucket)
-    }
-
-    pub(crate) fn leaves_out(&self, word: &str) -> bool {
-        self.left.iter().any(|left| left == word)
+        is_bucket(self.algorithm)
     }
 }
 
-/// What is chosen at random for a trace, besides its operations.
-#[derive(Clone, Copy, Debug)]
-struct Chosen {
-    threshold: u64,
-    is_money: bool,
-    bursts: [u64; 2],
-    tick: u64,
-    align: Option<Place>,
-    processes: usize,
-    leasing: Leasing,
-    skew: u64,
-}
+/// What is chosen at random for a trace, besides its operations: a threshold, whether it is money, bursts, a tick, the
+/// place of windows, the number of processes, a lease and a skew.
+type Chosen = (u64, bool, [u64; 2], u64, Option<Place>, usize, Leasing, u64);
 
 fn chosen(processes: usize) -> impl Strategy<Value = Chosen> {
     let threshold = prop_oneof![Just(2_u64), Just(4), Just(6), Just(10)];
@@ -135,32 +129,17 @@ fn chosen(processes: usize) -> impl Strategy<Value = Chosen> {
         1 => Just(Leasing::Auto),
     ];
     let skew = prop_oneof![5 => Just(0_u64), 1 => 1_u64..4];
-    let bursts = [1_u64..20, 1_u64..20];
-    let is_money = prop::bool::weighted(0.15);
-    (threshold, is_money, bursts, tick, align, 1..=processes, leasing, skew).prop_map(
-        |(threshold, is_money, bursts, tick, align, processes, leasing, skew)| Chosen {
-            threshold,
-            is_money,
-            bursts,
-            tick,
-            align,
-            processes,
-            leasing,
-            skew,
-        },
-    )
+    let (bursts, is_money) = ([1_u64..20, 1_u64..20], prop::bool::weighted(0.15));
+    (threshold, is_money, bursts, tick, align, 1..=processes, leasing, skew)
 }
 
 impl Setup {
-    fn new(algorithm: Algorithm, chosen: &Chosen, left: &[String]) -> Self {
-        let Chosen { threshold, is_money, bursts, tick, align, processes, leasing, skew } = *chosen;
+    fn new(algorithm: Algorithm, chosen: Chosen) -> Self {
+        let (threshold, is_money, bursts, tick, align, processes, leasing, skew) = chosen;
         let align = align.filter(|_| algorithm == Algorithm::Fixed);
         // A counter counts leased units in windows of a longer period, and they may be spent in the window after.
         let can_lease = algorithm != Algorithm::SlidingCounter && align.is_none();
-        let leaves_out = |word: &str| left.iter().any(|left| left == word);
-        let is_leased = can_lease && !leaves_out("lease");
-        let leasing = if is_leased { leasing } else { Leasing::None };
-        let skew = if leaves_out("step") { 0 } else { skew };
+        let leasing = if can_lease { leasing } else { Leasing::None };
         // A token refills in so many ticks, so that a skewed clock is a small part of a period.
         let ticks = if skew > 0 { 20 } else { 2 };
         let (threshold, period, tick, bursts) = match (leasing, align) {
@@ -175,42 +154,40 @@ impl Setup {
         };
         let [burst, other] = bursts;
         let amounts = [(threshold, burst), (threshold * 2, other), (threshold / 2, burst)];
-        let is_bucket = matches!(algorithm, Algorithm::TokenBucket | Algorithm::LeakyBucket);
-        let unit = match (is_money && leasing == Leasing::None, is_bucket) {
+        let unit = match (is_money && leasing == Leasing::None, is_bucket(algorithm)) {
             (false, _) => 1,
             (true, true) => MONEY,
             (true, false) => ODD_MONEY,
         };
-        let amounts = amounts.map(|(threshold, burst)| match (is_bucket, unit) {
+        let amounts = amounts.map(|(threshold, burst)| match (is_bucket(algorithm), unit) {
             (false, _) => (threshold * unit, threshold * unit),
             (true, 1) => (threshold, burst),
             // Eighths are whole units, which refill in whole ticks.
             (true, _) => (threshold * unit, burst.next_multiple_of(8) * unit),
         });
-        let (amounts, left) = (amounts.to_vec(), left.to_vec());
-        Self { algorithm, period, tick, amounts, unit, align, leasing, processes, skew, left }
+        let amounts = amounts.to_vec();
+        Self { algorithm, period, tick, amounts, unit, align, leasing, processes, skew }
     }
 }
 
-/// Returns random traces of an algorithm for up to `processes` processes.
+/// Returns random traces of an algorithm for up to `processes` processes. A call of several limits takes several keys.
 pub(crate) fn trace(
     algorithm: Algorithm,
     processes: usize,
-    left: &[String],
-) -> impl Strategy<Value = Trace> + use<> {
-    let left = left.to_vec();
-    chosen(processes)
-        .prop_map(move |chosen| Setup::new(algorithm, &chosen, &left))
-        .prop_flat_map(move |setup| {
-            let most = setup.amounts[0].1 / setup.unit;
-            let operations = operation(setup.processes, most);
-            (Just(setup), prop::collection::vec(operations, 1..60))
-        })
-        .prop_map(|(setup, mut operations)| {
-            operations.retain(|operation| !setup.leaves_out(&operation.what.word()));
-            for operation in &mut operations {
-                operation.what.times(setup.unit);
+    several_keys: bool,
+) -> impl Strategy<Value = Trace> {
+    chosen(processes).prop_flat_map(move |chosen| {
+        let setup = Setup::new(algorithm, chosen);
+        let most = setup.amounts[0].1 / setup.unit;
+        let operations = prop::collection::vec(operation(setup.processes, most), 1..60);
+        operations.prop_map(move |mut operations| {
+            let has_one_key =
+                |what: &What| !matches!(what, What::Several { .. } | What::Once { .. });
+            operations.retain(|(_, what)| several_keys || has_one_key(what));
+            for (_, what) in &mut operations {
+                what.times(setup.unit);
             }
-            Trace { setup, operations }
+            Trace { setup: setup.clone(), operations }
         })
+    })
 }

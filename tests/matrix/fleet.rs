@@ -1,17 +1,18 @@
 //! The processes that call while a fault begins and ends, and what became of their calls.
 
 use std::cell::RefCell;
-use std::fmt::Write as _;
+use std::io::{BufRead, BufReader, Write as _, stdin};
+use std::process::{Child, Command, Stdio};
 use std::rc::Rc;
-use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
-use std::thread::sleep;
-use std::time::{Duration, Instant, SystemTime};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::thread::{self, JoinHandle, sleep};
+use std::time::{Duration, Instant};
 
 use ratelimit_runtime::{OnError, RateLimiter, Rejection, Rules, StoreError};
 use support::history::{AdmittedCall, machine_time};
+use support::runtime;
 
-use super::process::{Process, ready};
 use super::{DEADLINE, LIMIT};
 
 const PROCESSES: usize = 3;
@@ -43,11 +44,13 @@ pub(crate) struct Fleet(Vec<Process>);
 
 impl Fleet {
     pub(crate) fn start(url: &str) -> Self {
-        Self((0..PROCESSES).map(|_| Process::start(&["process", url])).collect())
+        Self::start_with(&[url])
     }
 
-    pub(crate) fn start_with_rules(url: &str) -> Self {
-        Self((0..PROCESSES).map(|_| Process::start(&["process", url, "rules"])).collect())
+    /// Starts processes with arguments: a URL, and `rules` if they read rules from Redis.
+    pub(crate) fn start_with(arguments: &[&str]) -> Self {
+        let arguments = [&["process"], arguments].concat();
+        Self((0..PROCESSES).map(|_| Process::start(&arguments)).collect())
     }
 
     /// Gives the processes a tenth of the time, as a machine with too many of them does.
@@ -63,17 +66,13 @@ impl Fleet {
 
     /// Lets the fleet run for a while after the end of the fault, stops it, and returns its report.
     pub(crate) fn finish(self, after: Duration) -> Report {
-        let end = micros_since_epoch();
+        let end = machine_time();
         sleep(after);
         let mut report = Report::default();
         let (mut waits, mut back) = (Vec::new(), 0);
         for (has_succeeded, lines) in Process::finish(self.0) {
             assert!(has_succeeded, "a process panicked");
-            let numbers: Vec<u64> =
-                lines[0].split(' ').map(|number| number.parse().expect("a number")).collect();
-            let [undecided, unanswered, last_error, first_after] = numbers[..] else {
-                panic!("{numbers:?}")
-            };
+            let [undecided, unanswered, last_error, first_after] = numbers(&lines[0]);
             report.undecided += undecided;
             report.unanswered += unanswered;
             assert!(last_error == 0 || first_after > 0, "a process makes no decisions any more");
@@ -92,11 +91,6 @@ impl Fleet {
     }
 }
 
-fn micros_since_epoch() -> u64 {
-    let time = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("after 1970");
-    time.as_micros() as u64
-}
-
 /// The results of the calls of one process. Times are microseconds.
 #[derive(Default)]
 struct Tally {
@@ -113,13 +107,12 @@ struct Tally {
 /// Calls from many tasks until standard input contains a line and the limit is reached, and prints the results.
 pub(crate) fn member(url: &str, has_rules: bool) {
     let started = Instant::now();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let limiter = RateLimiter::builder().redis(url).deadline(DEADLINE).on_error(OnError::Deny);
     let limiter = if has_rules { limiter.rules(Rules::redis()) } else { limiter };
     let limiter = limiter.build().expect("valid");
     let tally = Rc::new(RefCell::new(Tally::default()));
     let tasks = tokio::task::LocalSet::new();
-    runtime.expect("a runtime").block_on(tasks.run_until(async {
+    runtime().block_on(tasks.run_until(async {
         while limiter.check(&LIMIT, "key", 0).await.is_err() {}
         let stopping = ready();
         let calls = (0..TASKS).map(|_| {
@@ -144,14 +137,9 @@ pub(crate) fn member(url: &str, has_rules: bool) {
     }));
     let Tally { admitted, undecided, unanswered, last_error, first_after, waits, .. } =
         &*tally.borrow();
-    let mut out = format!("{undecided} {unanswered} {last_error} {first_after}\n");
-    for wait in waits {
-        writeln!(out, "{wait}").expect("a text");
-    }
-    for call in admitted {
-        writeln!(out, "{call}").expect("a text");
-    }
-    print!("{out}");
+    println!("{undecided} {unanswered} {last_error} {first_after}");
+    waits.iter().for_each(|wait| println!("{wait}"));
+    admitted.iter().for_each(|call| println!("{call}"));
 }
 
 impl Tally {
@@ -169,14 +157,91 @@ impl Tally {
                 let is_unanswered =
                     matches!(error, StoreError::Timeout { .. } | StoreError::Connection { .. });
                 self.unanswered += u64::from(is_unanswered);
-                (self.last_error, self.first_after) = (micros_since_epoch(), 0);
+                (self.last_error, self.first_after) = (machine_time(), 0);
                 return;
             }
             Ok(()) => self.admitted.push(AdmittedCall::since(start, &LIMIT, 1)),
             Err(_) => self.has_rejected = true,
         }
         if self.last_error > 0 && self.first_after == 0 {
-            self.first_after = micros_since_epoch();
+            self.first_after = machine_time();
         }
     }
+}
+
+// The processes of both fleets: each runs this program, writes lines, and stops at a line.
+
+/// A process, and the lines that it has written since it was ready.
+pub(crate) struct Process {
+    child: Child,
+    lines: Arc<Mutex<Vec<String>>>,
+    reader: JoinHandle<()>,
+}
+
+impl Process {
+    /// Starts this program with arguments, and waits until it is ready.
+    pub(crate) fn start(arguments: &[&str]) -> Self {
+        let mut command = Command::new(std::env::current_exe().expect("this program has a path"));
+        command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().expect("a process");
+        let mut output = BufReader::new(child.stdout.take().expect("piped"));
+        let mut line = String::new();
+        output.read_line(&mut line).expect("a line");
+        assert_eq!(line, "ready\n");
+        let lines = Arc::<Mutex<Vec<String>>>::default();
+        let written = Arc::clone(&lines);
+        let reader = thread::spawn(move || {
+            let mut line = String::new();
+            // The last line of a process that was killed can be cut off.
+            while output.read_line(&mut line).is_ok() && line.pop() == Some('\n') {
+                written.lock().expect("no panic").push(std::mem::take(&mut line));
+            }
+        });
+        Self { child, lines, reader }
+    }
+
+    pub(crate) fn lines(&self) -> MutexGuard<'_, Vec<String>> {
+        self.lines.lock().expect("no panic")
+    }
+
+    pub(crate) fn signal(&self, name: &str) {
+        signal(&self.child, name);
+    }
+
+    /// Stops processes. Returns whether each has succeeded, and its lines.
+    pub(crate) fn finish(mut processes: Vec<Self>) -> Vec<(bool, Vec<String>)> {
+        for process in &mut processes {
+            // A process that was killed reads nothing.
+            let _ = process.child.stdin.take().expect("piped").write_all(b"stop\n");
+        }
+        let finish = |mut process: Self| {
+            let status = process.child.wait().expect("its end");
+            process.reader.join().expect("no panic");
+            (status.success(), std::mem::take(&mut *process.lines.lock().expect("no panic")))
+        };
+        processes.into_iter().map(finish).collect()
+    }
+}
+
+pub(crate) fn signal(process: &Child, name: &str) {
+    let status = Command::new("kill").args([name, &process.id().to_string()]).status();
+    assert!(status.is_ok_and(|status| status.success()), "{name}");
+}
+
+/// In a process of a fleet: tells it that it is ready, and returns whether it has to stop.
+pub(crate) fn ready() -> Arc<AtomicBool> {
+    let stopping = Arc::new(AtomicBool::new(false));
+    let stop = Arc::clone(&stopping);
+    thread::spawn(move || {
+        let _ = stdin().read_line(&mut String::new());
+        stop.store(true, Relaxed);
+    });
+    println!("ready");
+    stopping
+}
+
+/// Returns the numbers of a line.
+pub(crate) fn numbers<const N: usize>(line: &str) -> [u64; N] {
+    let numbers = line.split(' ').map(|number| number.parse().expect("a number"));
+    numbers.collect::<Vec<_>>().try_into().expect("all numbers")
 }

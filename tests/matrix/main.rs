@@ -7,27 +7,33 @@
 //! Without arguments or with the names of faults, this program is the test. With the argument `process`, it is one
 //! process of the fleet; with `slots`, one of a fleet whose calls hold slots ([`slots`]).
 
-mod faults;
 mod fleet;
-mod process;
 mod slots;
 
 use std::fmt::Write as _;
-use std::time::Duration;
+use std::path::Path;
+use std::process::Command;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
-use ratelimit_runtime::Limit;
+use ratelimit_runtime::{Limit, RateLimiter};
+use redis::{Client, Commands, ConnectionAddr};
+use redis_test::server::RedisServer;
+use support::cluster::Cluster;
 use support::filter::Filter;
+use support::history::machine_time;
 use support::judge::{Exception, Judge};
+use support::limits::HOUR;
+use support::proxy::{Network, Proxy};
+use support::sentinel::Sentinels;
+use support::server::{Server, command, is_replicated};
+use support::{port, runtime};
 
-use self::faults::{
-    cut, emptied, failed_over, flushed, full, hostile, killed, long_keys, node_lost, paused,
-    replies_lost, resharded, starved, stopped,
-};
-use self::fleet::{Report, member};
+use self::fleet::{Fleet, Report, member, signal};
 
 const THRESHOLD: u64 = 12_000;
 const DEADLINE: Duration = Duration::from_millis(100);
-const LIMIT: Limit = Limit::sliding("matrix", THRESHOLD, Duration::from_secs(3600));
+const LIMIT: Limit = Limit::sliding("matrix", THRESHOLD, HOUR);
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -56,8 +62,8 @@ const FAULTS: [Fault; 14] = [
     ("killed and started again", Loses::Replies, killed),
     ("stopped (SIGSTOP)", Loses::Replies, stopped),
     ("paused (CLIENT PAUSE)", Loses::Replies, paused),
-    ("network cut", Loses::Replies, cut),
-    ("replies lost", Loses::Replies, replies_lost),
+    ("network cut", Loses::Replies, || through_proxy(Network::Cut)),
+    ("replies lost", Loses::Replies, || through_proxy(Network::RepliesLost)),
     ("SCRIPT FLUSH, again and again", Loses::Nothing, flushed),
     ("FLUSHALL, once", Loses::Nothing, emptied),
     ("out of memory", Loses::Nothing, full),
@@ -66,12 +72,12 @@ const FAULTS: [Fault; 14] = [
     ("node lost (cluster)", Loses::Writes, node_lost),
     ("slot moved (cluster)", Loses::Nothing, resharded),
     ("keys of 2 MB by a client", Loses::Nothing, long_keys),
-    ("starved processes", Loses::Nothing, starved),
+    ("starved processes", Loses::Nothing, || on_server(|_, fleet| fleet.starve(FAULT), AFTER)),
 ];
 
 fn test(filter: &Filter) {
     let faults: Vec<_> = FAULTS.iter().filter(|fault| filter.selects(fault.0)).collect();
-    let rows: Vec<_> = slots::ROWS.iter().filter(|row| filter.selects(row.name)).collect();
+    let rows: Vec<_> = slots::ROWS.iter().filter(|row| filter.selects(row.0)).collect();
     let count = faults.len() + rows.len();
     println!("\nrunning {count} tests");
     if !faults.is_empty() {
@@ -133,11 +139,200 @@ fn judge(name: &str, report: &Report, unreplicated: u64) {
     }
     if unreplicated > 0 {
         let first = counted.iter().map(|call| call.starts.0).min().unwrap_or(0);
-        judge.excepted(first, Exception::Refund { units: unreplicated });
+        judge.excepted(first, Exception::Refund(unreplicated));
     }
     judge.admitted_all(counted.iter().copied());
     let breaches = judge.breaches();
     assert!(breaches.is_empty(), "{name}: {:?}", breaches.last());
     let left = THRESHOLD + unreplicated - counted.len() as u64;
     assert!(judge.objects_to_more(&LIMIT, left + 1), "{name}: the judge does not see all calls");
+}
+
+/// Returns the times before and after what is done.
+fn between(done: impl FnOnce()) -> (u64, u64) {
+    let begin = machine_time();
+    done();
+    (begin, machine_time())
+}
+
+// The faults, each under a fleet that calls.
+
+const KEY: &str = "rl:sliding:1h:matrix{key}";
+
+const BEFORE: Duration = Duration::from_millis(500);
+
+const FAULT: Duration = Duration::from_secs(1);
+
+/// How long the fleet calls after most faults.
+const AFTER: Duration = Duration::from_millis(2_500);
+const LONG_AFTER: Duration = Duration::from_millis(3_500);
+
+/// Plays a fault of one server, and its end.
+fn on_server(fault: impl FnOnce(&Server, &Fleet), after: Duration) -> Report {
+    let server = Server::start();
+    let fleet = Fleet::start(&server.url);
+    sleep(BEFORE);
+    fault(&server, &fleet);
+    fleet.finish(after)
+}
+
+fn paused() -> Report {
+    let pause = |server: &Server, _: &Fleet| {
+        server.command::<()>(&format!("CLIENT PAUSE {}", FAULT.as_millis()));
+        sleep(FAULT);
+    };
+    on_server(pause, AFTER)
+}
+
+fn flushed() -> Report {
+    let flush = |server: &Server, _: &Fleet| {
+        let (start, mut connection) = (Instant::now(), server.connection());
+        while start.elapsed() < FAULT {
+            command::<()>(&mut connection, "SCRIPT FLUSH");
+            sleep(Duration::from_millis(3));
+        }
+    };
+    on_server(flush, AFTER)
+}
+
+fn emptied() -> Report {
+    let mut emptied = None;
+    let empty = |server: &Server, _: &Fleet| {
+        emptied = Some(between(|| server.command("FLUSHALL")));
+    };
+    let report = on_server(empty, LONG_AFTER);
+    Report { emptied, ..report }
+}
+
+fn full() -> Report {
+    let fill = |server: &Server, _: &Fleet| {
+        // Less than an empty server uses.
+        server.command::<()>("CONFIG SET maxmemory 1");
+        sleep(FAULT);
+        server.command::<()>("CONFIG SET maxmemory 0");
+    };
+    on_server(fill, LONG_AFTER)
+}
+
+/// Processes that read rules from Redis, and a writer that has the rights for rules.
+fn hostile() -> Report {
+    let server = Server::start();
+    let fleet = Fleet::start_with(&[&server.url, "rules"]);
+    let mut connection = server.connection();
+    let large = "x".repeat(20_000_000);
+    sleep(BEFORE);
+    let rules = "rl:{rules}";
+    for field in ["rules", "version"] {
+        connection.hset::<_, _, _, ()>(rules, field, &large).expect("HSET");
+    }
+    let start = Instant::now();
+    for round in (0..).take_while(|_| start.elapsed() < FAULT) {
+        let id = format!("~{round}");
+        let mut writes = redis::pipe();
+        writes.set(format!("{rules}:process:{id}"), "[".repeat(50_000));
+        writes.zadd(format!("{rules}:processes"), &id, u64::MAX);
+        writes.exec(&mut connection).expect("written");
+        sleep(Duration::from_millis(3));
+    }
+    fleet.finish(AFTER)
+}
+
+/// Each request of a client has another key of 2 MB, the length of a body that frameworks accept.
+fn long_keys() -> Report {
+    const NAMES: Limit = Limit::sliding("names", 5, HOUR);
+    let call = |server: &Server, _: &Fleet| {
+        let limiter = RateLimiter::builder().redis(&*server.url).deadline(DEADLINE);
+        let (limiter, runtime) = (limiter.build().expect("valid"), runtime());
+        let start = Instant::now();
+        while start.elapsed() < FAULT {
+            // As many requests at once as a client has connections.
+            let calls = (0..16).map(|call| {
+                let key = format!("{call} {:?} {}", start.elapsed(), "n".repeat(2 << 20));
+                limiter.check(&NAMES, key, 1)
+            });
+            runtime.block_on(futures::future::join_all(calls));
+        }
+    };
+    on_server(call, AFTER)
+}
+
+fn through_proxy(network: Network) -> Report {
+    let server = Server::start();
+    let proxy = Proxy::start(server.port(), Duration::ZERO);
+    let fleet = Fleet::start(&proxy.url());
+    sleep(BEFORE);
+    proxy.set(network);
+    sleep(FAULT);
+    proxy.set(Network::Up);
+    fleet.finish(AFTER)
+}
+
+/// Starts a server that loses no writes when it is killed.
+fn start_durable(port: u16, folder: &Path) -> RedisServer {
+    let address = ConnectionAddr::Tcp("127.0.0.1".to_owned(), port);
+    let keep = ["--appendonly", "yes", "--appendfsync", "always", "--dir"];
+    let spawn =
+        |command: &mut Command| command.args(keep).arg(folder).spawn().expect("redis-server");
+    let start = RedisServer::new_with_addr_tls_modules_and_spawner;
+    let server = start(address, None, None, false, None, &[], spawn);
+    let client = Client::open(server.connection_info()).expect("an address");
+    while client.get_connection().is_err() {
+        sleep(Duration::from_millis(5));
+    }
+    server
+}
+
+fn killed() -> Report {
+    let (folder, port) = (tempfile::tempdir().expect("a folder"), port::free());
+    let mut server = start_durable(port, folder.path());
+    let fleet = Fleet::start(&format!("redis://127.0.0.1:{port}"));
+    sleep(BEFORE);
+    server.stop();
+    sleep(FAULT);
+    let _server = start_durable(port, folder.path());
+    fleet.finish(AFTER)
+}
+
+fn stopped() -> Report {
+    let (folder, port) = (tempfile::tempdir().expect("a folder"), port::free());
+    let server = start_durable(port, folder.path());
+    let fleet = Fleet::start(&format!("redis://127.0.0.1:{port}"));
+    sleep(BEFORE);
+    signal(&server.process, "-STOP");
+    sleep(FAULT);
+    signal(&server.process, "-CONT");
+    fleet.finish(AFTER)
+}
+
+fn failed_over() -> Report {
+    let mut sentinels = Sentinels::start();
+    let fleet = Fleet::start(&sentinels.url("master0"));
+    sleep(BEFORE);
+    // The replica has all writes up to this moment. Later ones can be lost.
+    sentinels.wait_for_replication();
+    sentinels.kill_primary();
+    fleet.finish(Duration::from_secs(5))
+}
+
+fn node_lost() -> Report {
+    let mut cluster = Cluster::start(1);
+    let owner = cluster.owner(cluster.slot(KEY));
+    // The limiter finds the cluster through a node that stays up.
+    let seed = cluster.port((owner + 1) % cluster.len());
+    let fleet = Fleet::start(&format!("redis+cluster://127.0.0.1:{seed}"));
+    sleep(BEFORE);
+    while !is_replicated(&mut cluster.connection(owner)) {}
+    cluster.kill(owner);
+    fleet.finish(Duration::from_secs(11))
+}
+
+fn resharded() -> Report {
+    let cluster = Cluster::start(0);
+    let slot = cluster.slot(KEY);
+    let fleet = Fleet::start(&cluster.url());
+    sleep(BEFORE);
+    for _ in 0..2 {
+        cluster.move_slot(slot, Duration::from_millis(150));
+    }
+    fleet.finish(LONG_AFTER)
 }

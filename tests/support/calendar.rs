@@ -14,7 +14,6 @@ static ZONES: LazyLock<TimeZoneDatabase> = LazyLock::new(TimeZoneDatabase::bundl
 /// # Panics
 ///
 /// On a zone that is not in the database.
-#[must_use]
 pub fn window(limit: &Limit, now: u64) -> Option<(u64, u64)> {
     let align = limit.get_align()?;
     let (unit, text) = (limit.get_calendar(), align.to_string());

@@ -7,12 +7,12 @@ use std::process::Command;
 use std::thread::sleep;
 use std::time::Duration;
 
-use redis::{Client, Commands, Connection, ConnectionAddr};
+use redis::{Client, Commands, Connection, ConnectionAddr, FromRedisValue};
 use redis_test::cluster::{RedisCluster, RedisClusterConfiguration};
 use redis_test::server::RedisServer;
 
 use crate::port;
-use crate::server::in_own_folder;
+use crate::server::{command, in_own_folder};
 use crate::wait::block_until;
 
 pub struct Cluster {
@@ -53,7 +53,8 @@ impl Cluster {
         create.args(["--cluster", "create"]).args(nodes).arg("--cluster-yes");
         let cluster = Self { cluster };
         block_until("nodes reply", || create.output().expect("redis-cli").status.success());
-        let is_up = |node| cluster.report(node, "INFO").contains("cluster_state:ok");
+        let state = |node| cluster.ask::<String>(node, "CLUSTER INFO");
+        let is_up = |node| state(node).contains("cluster_state:ok");
         block_until("the cluster is up", || (0..3).all(is_up));
         cluster
     }
@@ -61,17 +62,14 @@ impl Cluster {
     /// Lets the nodes announce a name in place of their addresses, or `?` if it is empty. Returns whether these servers
     /// can; Redis 7 can.
     pub fn announce(&self, name: &str) -> bool {
-        let set = |words: [&str; 2]| {
-            let mut set = redis::cmd("CONFIG");
-            set.arg("SET").arg(&words);
+        let set = |setting: &str, value: &str| {
+            let set = redis::cmd("CONFIG").arg(&["SET", setting, value]).to_owned();
             (0..self.len()).all(|node| set.exec(&mut self.connection(node)).is_ok())
         };
-        let announces = set(["cluster-announce-hostname", name])
-            && set(["cluster-preferred-endpoint-type", "hostname"]);
+        let announces = set("cluster-announce-hostname", name)
+            && set("cluster-preferred-endpoint-type", "hostname");
         let knows_names = |node| {
-            let mut slots = redis::cmd("CLUSTER");
-            let slots: redis::Value =
-                slots.arg("SLOTS").query(&mut self.connection(node)).expect("SLOTS");
+            let slots: redis::Value = self.ask(node, "CLUSTER SLOTS");
             format!("{slots:?}").matches(name).count() >= self.len()
         };
         if announces {
@@ -98,13 +96,17 @@ impl Cluster {
         Client::open(info).expect("an address").get_connection().expect("a node")
     }
 
-    /// Returns the reply of a node to a command about the cluster.
-    fn report(&self, node: usize, command: &str) -> String {
-        redis::cmd("CLUSTER").arg(command).query(&mut self.connection(node)).expect("a reply")
+    fn ask<T: FromRedisValue>(&self, node: usize, words: &str) -> T {
+        command(&mut self.connection(node), words)
     }
 
     fn id(&self, node: usize) -> String {
-        self.report(node, "MYID")
+        self.ask(node, "CLUSTER MYID")
+    }
+
+    /// Returns what a node knows of the others, a line for each.
+    fn nodes(&self, node: usize) -> String {
+        self.ask(node, "CLUSTER NODES")
     }
 
     /// Returns the primary that serves a hash slot.
@@ -116,7 +118,7 @@ impl Cluster {
     /// Returns whether a node serves a hash slot as its primary, as it reports. At the end of a move in one step, no
     /// node does for a moment.
     fn serves(&self, node: usize, slot: u16) -> bool {
-        let (id, nodes) = (self.report(node, "MYID"), self.report(node, "NODES"));
+        let (id, nodes) = (self.id(node), self.nodes(node));
         let line = nodes.lines().find(|line| line.starts_with(&id)).expect("the line of the node");
         let has_slot = |range: &str| {
             let (from, to) = range.split_once('-').unwrap_or((range, range));
@@ -128,20 +130,18 @@ impl Cluster {
     }
 
     pub fn is_primary(&self, node: usize) -> bool {
-        let role: Vec<redis::Value> =
-            redis::cmd("ROLE").query(&mut self.connection(node)).expect("ROLE");
+        let role: Vec<redis::Value> = self.ask(node, "ROLE");
         matches!(&role[0], redis::Value::BulkString(role) if role == b"master")
     }
 
     /// Returns the hash slot of a key, as Redis computes it.
     pub fn slot(&self, key: &str) -> u16 {
-        let mut command = redis::cmd("CLUSTER");
-        command.arg("KEYSLOT").arg(key).query(&mut self.connection(0)).expect("KEYSLOT")
+        let keyslot = redis::cmd("CLUSTER").arg(&["KEYSLOT", key]).to_owned();
+        keyslot.query(&mut self.connection(0)).expect("KEYSLOT")
     }
 
-    fn set_slot(&self, node: usize, slot: u16, state: &[&str]) {
-        let mut set = redis::cmd("CLUSTER");
-        set.arg("SETSLOT").arg(slot).arg(state).exec(&mut self.connection(node)).expect("SETSLOT");
+    fn set_slot(&self, node: usize, slot: u16, state: &str) {
+        self.ask::<()>(node, &format!("CLUSTER SETSLOT {slot} {state}"));
     }
 
     pub fn keys(&self, node: usize) -> Vec<String> {
@@ -158,7 +158,7 @@ impl Cluster {
 
     /// Returns the configuration epochs of all nodes with their identifiers, as a node knows them.
     fn epochs(&self, node: usize) -> Vec<(String, String)> {
-        let nodes = self.report(node, "NODES");
+        let nodes = self.nodes(node);
         let epoch = |line: &str| {
             let mut words = line.split(' ');
             let id = words.next().expect("an identifier").to_owned();
@@ -183,8 +183,8 @@ impl Cluster {
         block_until("the epochs agree", agree);
         let from = self.owner(slot);
         let to = (from + 1) % 3;
-        self.set_slot(to, slot, &["IMPORTING", &self.id(from)]);
-        self.set_slot(from, slot, &["MIGRATING", &self.id(to)]);
+        self.set_slot(to, slot, &format!("IMPORTING {}", self.id(from)));
+        self.set_slot(from, slot, &format!("MIGRATING {}", self.id(to)));
         (from, to)
     }
 
@@ -223,16 +223,14 @@ impl Cluster {
         let (from, to) = self.mark_moving(slot);
         sleep(pause);
         loop {
-            let mut keys = redis::cmd("CLUSTER");
-            keys.arg("GETKEYSINSLOT").arg(slot).arg(1);
-            let keys: Vec<String> = keys.query(&mut self.connection(from)).expect("keys");
+            let keys: Vec<String> = self.ask(from, &format!("CLUSTER GETKEYSINSLOT {slot} 1"));
             let Some(key) = keys.first() else { break };
             self.migrate(key, from, to);
             sleep(pause);
         }
-        let id = self.id(to);
+        let owner = format!("NODE {}", self.id(to));
         for node in [to, from, 3 - to - from] {
-            self.set_slot(node, slot, &["NODE", &id]);
+            self.set_slot(node, slot, &owner);
             sleep(pause / 2);
         }
     }

@@ -1,22 +1,4 @@
-//! The helpers that the tests and benches of the workspace share.
-//!
-//! - [`model`]: the reference model of the five algorithms. Start here to add an algorithm.
-//! - [`server`], [`sentinel`], [`cluster`]: real Redis servers on free ports, stopped on drop.
-//! - [`clocks`]: limiters on a virtual clock.
-//! - [`port`]: free ports for them.
-//! - [`proxy`]: a network between a limiter and its server that can fail.
-//! - [`judge`]: knows what was admitted and used, and decides whether that was too much.
-//! - [`filter`]: the tests that `cargo test -- <words>` selects, for programs without the usual harness.
-//! - [`fleet`]: the limits of the processes of a fleet.
-//! - [`history`]: the admitted calls of a fleet of processes, for the judge.
-//! - [`random`]: pseudorandom numbers, and random traces.
-//! - [`recorder`]: a recorder of metrics that does what a test says.
-//! - [`wait`]: waiting for what happens in the background.
-//! - [`lines`]: waiting calls on a virtual clock.
-//! - [`limits`]: times, limits of each algorithm, their rules, and decisions.
-//! - [`http`]: a client that shows the bytes of a response.
-//! - [`log`]: a log in memory.
-//! - [`sources`]: the files of the workspace.
+//! The helpers that the tests and benches of the workspace share; each module says what it is for.
 
 #![forbid(unsafe_code)]
 #![allow(

@@ -8,7 +8,7 @@ use redis::{Client, Connection};
 use redis_test::sentinel::RedisSentinelCluster;
 use redis_test::server::RedisServer;
 
-use crate::server::is_replicated;
+use crate::server::{command, is_replicated};
 
 pub struct Sentinels {
     cluster: RedisSentinelCluster,
@@ -29,11 +29,8 @@ impl Sentinels {
                     Err(_) => sleep(Duration::from_millis(10)),
                 }
             };
-            for (setting, value) in [("down-after-milliseconds", 500), ("failover-timeout", 2_000)]
-            {
-                let mut set = redis::cmd("SENTINEL");
-                set.arg("SET").arg("master0").arg(setting).arg(value);
-                set.exec(&mut connection).expect("SENTINEL SET");
+            for setting in ["down-after-milliseconds 500", "failover-timeout 2000"] {
+                command::<()>(&mut connection, &format!("SENTINEL SET master0 {setting}"));
             }
             connections.push(connection);
         }
@@ -60,17 +57,13 @@ impl Sentinels {
 
     /// Returns the address of the primary, as a Sentinel reports it.
     pub fn primary(&self) -> (String, u16) {
-        let mut command = redis::cmd("SENTINEL");
-        command.arg("GET-MASTER-ADDR-BY-NAME").arg("master0");
-        command.query(&mut self.sentinel()).expect("the primary")
+        command(&mut self.sentinel(), "SENTINEL GET-MASTER-ADDR-BY-NAME master0")
     }
 
     /// Returns the address of the replica, as a Sentinel reports it.
     pub fn replica(&self) -> (String, u16) {
-        let mut command = redis::cmd("SENTINEL");
-        command.arg("REPLICAS").arg("master0");
         let replicas: Vec<HashMap<String, String>> =
-            command.query(&mut self.sentinel()).expect("the replica");
+            command(&mut self.sentinel(), "SENTINEL REPLICAS master0");
         let port = replicas[0]["port"].parse().expect("a port");
         (replicas[0]["ip"].clone(), port)
     }
@@ -81,12 +74,9 @@ impl Sentinels {
     }
 
     pub fn fail_over(&self) {
-        let failover = || {
-            let mut failover = redis::cmd("SENTINEL");
-            failover.arg("FAILOVER").arg("master0").exec(&mut self.sentinel())
-        };
+        let failover = redis::cmd("SENTINEL").arg(&["FAILOVER", "master0"]).to_owned();
         // A Sentinel rejects the command until it knows the replica.
-        while failover().is_err() {
+        while failover.exec(&mut self.sentinel()).is_err() {
             sleep(Duration::from_millis(50));
         }
     }
@@ -102,10 +92,8 @@ impl Sentinels {
 
 /// Returns whether a Sentinel knows the two others and the replica.
 fn knows_all(sentinel: &mut Connection) -> bool {
-    let mut known = |whom: &str| {
-        let mut command = redis::cmd("SENTINEL");
-        let known = command.arg(whom).arg("master0").query::<Vec<redis::Value>>(sentinel);
-        known.map_or(0, |known| known.len())
+    let mut known = |whom: &str| -> usize {
+        command::<Vec<redis::Value>>(sentinel, &format!("SENTINEL {whom} master0")).len()
     };
     known("SENTINELS") == 2 && known("REPLICAS") == 1
 }

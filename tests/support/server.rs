@@ -7,7 +7,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use ratelimit_runtime::{Builder, OnError, RateLimiter};
-use redis::{Client, Commands, Connection, ConnectionAddr};
+use redis::{Client, Commands, Connection, ConnectionAddr, FromRedisValue};
 use redis_test::server::RedisServer;
 
 use crate::port;
@@ -71,10 +71,9 @@ impl Server {
         self.client().get_connection().expect("the test server replies")
     }
 
-    /// Runs a command, of words between spaces.
-    pub fn run(&self, command: &str) {
-        let words: Vec<_> = command.split(' ').collect();
-        redis::cmd(words[0]).arg(&words[1..]).exec(&mut self.connection()).expect(command);
+    /// Sends a command on a connection of its own.
+    pub fn command<T: FromRedisValue>(&self, words: &str) -> T {
+        command(&mut self.connection(), words)
     }
 
     /// Returns all keys with their TTLs in milliseconds, or -1 for a key without a TTL.
@@ -109,19 +108,18 @@ impl Server {
 
     /// Returns the microseconds that these scripts took.
     pub fn script_micros(&self) -> f64 {
-        let info = redis::cmd("INFO").arg("commandstats").query(&mut self.connection());
-        let info: String = info.expect("INFO");
+        let info: String = self.command("INFO commandstats");
         let scripts = info.split_once("cmdstat_evalsha:").map_or("", |(_, scripts)| scripts);
         number_after(scripts, "usec=") as f64
     }
 
     /// Makes the server hold back everything that writes, until [`Self::resume`]. It still receives.
     pub fn pause_writes(&self) {
-        self.run("CLIENT PAUSE 600000 WRITE");
+        self.command::<()>("CLIENT PAUSE 600000 WRITE");
     }
 
     pub fn resume(&self) {
-        self.run("CLIENT UNPAUSE");
+        self.command::<()>("CLIENT UNPAUSE");
     }
 
     fn client(&self) -> Client {
@@ -129,10 +127,21 @@ impl Server {
     }
 }
 
+/// Sends a command, whose words are separated by spaces, and returns the reply.
+///
+/// # Panics
+///
+/// On an error.
+pub fn command<T: FromRedisValue>(connection: &mut Connection, words: &str) -> T {
+    let (name, words) = words.split_once(' ').unwrap_or((words, ""));
+    let mut command = redis::cmd(name);
+    words.split_whitespace().for_each(|word| _ = command.arg(word));
+    command.query(connection).unwrap_or_else(|error| panic!("{name} {words}: {error}"))
+}
+
 /// Returns the number that follows a text in the `INFO` of a server; 0 if nothing does.
 pub fn stat(connection: &mut Connection, name: &str) -> u64 {
-    let info: String = redis::cmd("INFO").arg("all").query(connection).expect("INFO");
-    number_after(&info, name)
+    number_after(&command::<String>(connection, "INFO all"), name)
 }
 
 fn number_after(text: &str, name: &str) -> u64 {
@@ -158,7 +167,7 @@ pub fn start_with_tls(checks_clients: bool) -> (RedisServer, String) {
 /// none without the right key.
 pub fn is_replicated(primary: &mut Connection) -> bool {
     let mut offsets = || {
-        let info: String = redis::cmd("INFO").arg("replication").query(primary).expect("INFO");
+        let info: String = command(primary, "INFO replication");
         let after = |text: &str, name: &str| -> Option<u64> {
             let (_, rest) = text.split_once(name)?;
             rest.split(['\r', ',']).next()?.parse().ok()

@@ -4,17 +4,15 @@
 mod operation;
 mod player;
 
-use std::time::Instant;
-
 use proptest::prelude::*;
-use proptest::test_runner::{Config, RngSeed, TestCaseError, TestRunner};
 use support::cluster::Cluster;
+use support::runtime;
 use support::server::Server;
 
-use self::operation::{End, MOST, Operation, RuleOf, What, operation};
+use self::operation::{End, MOST, RuleOf, What, what};
 use self::player::SlotPlayer;
-use crate::fleet::{Fleet, MOST_PROCESSES};
-use crate::{runtime, seconds};
+use crate::assert_judged;
+use crate::fleet::Fleet;
 
 #[derive(Clone, Debug)]
 struct Trace {
@@ -23,52 +21,27 @@ struct Trace {
     most: u64,
     /// Whether the rate has another key, which is in another hash slot of a cluster.
     is_apart: bool,
-    operations: Vec<Operation>,
+    /// The operations of processes.
+    operations: Vec<(usize, What)>,
 }
 
 fn traces(processes: usize) -> impl Strategy<Value = Trace> {
     (1..=processes, 1..=MOST, any::<bool>()).prop_flat_map(|(processes, most, is_apart)| {
-        let operations = prop::collection::vec(operation(processes), 1..50);
+        let operations = prop::collection::vec((0..processes, what()), 1..50);
         operations.prop_map(move |operations| Trace { processes, most, is_apart, operations })
     })
 }
 
-fn config(cases: u32) -> Config {
-    let is_random = seconds().is_some();
-    Config {
-        cases: if is_random { 20 } else { cases },
-        rng_seed: if is_random { RngSeed::Random } else { RngSeed::Fixed(1) },
-        max_shrink_iters: 60,
-        failure_persistence: None,
-        ..Config::default()
-    }
-}
-
-/// Plays traces: `cases`, or random ones for some time.
-fn judge(fleet: &Fleet, processes: usize, cases: u32) {
-    let (runtime, end) = (runtime(), seconds().map(|seconds| Instant::now() + seconds));
-    loop {
-        let outcome = TestRunner::new(config(cases)).run(&traces(processes), |trace| {
-            let (verdict, _) = runtime.block_on(SlotPlayer::play(fleet, &trace));
-            if verdict.breaches.is_empty() && verdict.faults.is_empty() {
-                return Ok(());
-            }
-            let story = verdict.story.join("\n");
-            Err(TestCaseError::fail(format!(
-                "{:?} {:?}\n{story}",
-                verdict.breaches, verdict.faults
-            )))
-        });
-        outcome.unwrap_or_else(|error| panic!("{error}"));
-        if end.is_none_or(|end| Instant::now() >= end) {
-            return;
-        }
-    }
+fn judge(fleet: &Fleet, cases: u32) {
+    let runtime = runtime();
+    crate::judge(&traces(fleet.processes.len()), cases, 60, |trace| {
+        runtime.block_on(SlotPlayer::play(fleet, &trace)).0
+    });
 }
 
 #[test]
 fn embedded() {
-    judge(&Fleet::embedded(), 1, 600);
+    judge(&Fleet::embedded(), 600);
 }
 
 #[test]
@@ -76,36 +49,30 @@ fn redis() {
     let server = Server::start();
     // Alive for as long as its server, which it can have started again.
     let fleet = Fleet::redis(&server);
-    judge(&fleet, MOST_PROCESSES, 150);
+    judge(&fleet, 150);
     server.assert_all_keys_expire();
 }
 
 #[test]
 fn cluster() {
-    let fleet = Fleet::cluster(Cluster::start(0));
-    judge(&fleet, fleet.processes.len(), 25);
+    judge(&Fleet::cluster(Cluster::start(0)), 25);
 }
 
-/// A judge that has seen one more unit objects. So the traces reach the limit, and the judge looks.
 #[test]
 fn strict() {
     let (fleet, runtime) = (Fleet::embedded(), runtime());
-    let outcome = TestRunner::new(config(200)).run(&traces(1), |trace| {
+    assert_judged(&traces(1), 200, |trace| {
         let (_, judge) = runtime.block_on(SlotPlayer::play(&fleet, &trace));
-        prop_assert!(!judge.objects_to_one_unit_less());
-        Ok(())
+        !judge.objects_to_one_unit_less()
     });
-    assert!(outcome.is_err(), "the judge of a lower limit does not object");
 }
 
 /// Plays operations of one process, and asserts that they break no promise.
 fn play(fleet: &Fleet, most: u64, is_apart: bool, operations: &[What]) {
-    let operations = operations.iter().map(|what| Operation { process: 0, what: *what });
-    let trace = Trace { processes: 1, most, is_apart, operations: operations.collect() };
+    let operations = operations.iter().map(|what| (0, *what)).collect();
+    let trace = Trace { processes: 1, most, is_apart, operations };
     let (verdict, _) = runtime().block_on(SlotPlayer::play(fleet, &trace));
-    let story = verdict.story.join("\n");
-    assert!(verdict.breaches.is_empty(), "{:?}\n{story}", verdict.breaches);
-    assert!(verdict.faults.is_empty(), "{:?}\n{story}", verdict.faults);
+    assert!(verdict.is_kept(), "{verdict}");
 }
 
 /// A call with units becomes exempt while nothing polls it, and keeps them.

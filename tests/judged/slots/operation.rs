@@ -2,13 +2,15 @@
 
 use proptest::prelude::*;
 
+use crate::operation::ticks;
+
 /// How a call ends.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum End {
     Drop,
     Keep,
     Release,
-    /// The rate beside is settled to these units.
+    // The rate beside is settled to these units.
     Settle(u64),
 }
 
@@ -20,80 +22,45 @@ pub(crate) enum RuleOf {
     Exempt,
     Shadow,
     Blocked,
-    /// Another number is tried beside the limit.
+    // Another number is tried beside the limit.
     Trial(u64),
 }
 
-/// An operation of one process. Some concern all of them.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Operation {
-    pub(crate) process: usize,
-    pub(crate) what: What,
-}
-
-/// A kind of operation. Those of calls that run or wait name one of them by any number.
+/// A kind of operation. Those of calls that run or wait name one of them by any number. Times are ticks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum What {
-    /// A call of one group: units in flight, and a rate if it `is_rated`. It waits for up to some ticks.
-    Call {
-        cost: u64,
-        is_rated: bool,
-        ticks: Option<u64>,
-    },
-    /// Ends one of the running calls.
-    End {
-        which: usize,
-        end: End,
-    },
-    /// Drops one of the calls that wait, polled or not.
+    // A call of one group: units in flight, and a rate if it `is_rated`. It may wait.
+    Call { cost: u64, is_rated: bool, ticks: Option<u64> },
+    // Ends one of the running calls.
+    End { which: usize, end: End },
+    // Drops one of the calls that wait, polled or not.
     DropWaiting(usize),
-    /// Polls a call some times, and drops it.
-    DropEarly {
-        polls: u64,
-        ticks: Option<u64>,
-    },
-    /// Does not poll one of the calls that wait, or polls it again.
+    // Polls a call some times, and drops it.
+    DropEarly { polls: u64, ticks: Option<u64> },
+    // Does not poll one of the calls that wait, or polls it again.
     Pause(usize),
-    /// Makes so many calls of a rate of the same key, which leases.
+    // Makes so many calls of a rate of the same key, which leases.
     Lease(u64),
     Rule(RuleOf),
-    /// The next calls have another limit in the code.
+    // The next calls have another limit in the code.
     Change(u64),
-    /// Blocks the key of the units in flight, or of the rate beside them.
-    Block {
-        ticks: u64,
-        is_of_rate: bool,
-    },
-    Unblock {
-        is_of_rate: bool,
-    },
+    // Blocks the key of the units in flight, or of the rate beside them.
+    Block { ticks: u64, is_of_rate: bool },
+    Unblock { is_of_rate: bool },
     Reset,
-    /// Lets some ticks pass.
     Advance(u64),
-    /// The first process loses the reply to a call, or to the statement about an end.
-    LoseReply {
-        cost: u64,
-        ends: Option<usize>,
-    },
-    /// The server closes all connections.
+    // The first process loses the reply to a call, or to the statement about an end.
+    LoseReply { cost: u64, ends: Option<usize> },
+    // The server closes all connections, forgets its scripts, loses its memory, or is replaced by another one.
     Disconnect,
-    /// The server forgets its scripts.
     FlushScripts,
-    /// The server loses its memory.
     LoseMemory,
-    /// The server ends, and another one starts in its place.
     Restart,
-    /// The first process reaches no server: its fallback decides calls.
-    Outage {
-        calls: u64,
-        cost: u64,
-        ends: Option<usize>,
-    },
-    /// More time passes than the hold. The process can stand still meanwhile.
-    OutliveHold {
-        stands_still: bool,
-    },
-    /// Kills the process, and starts another.
+    // The first process reaches no server: its fallback decides calls.
+    Outage { calls: u64, cost: u64, ends: Option<usize> },
+    // More time passes than the hold. The process can stand still meanwhile.
+    OutliveHold { stands_still: bool },
+    // Kills the process, and starts another.
     Crash,
     MoveSlot,
 }
@@ -101,13 +68,7 @@ pub(crate) enum What {
 /// The largest limit of a trace.
 pub(crate) const MOST: u64 = 5;
 
-/// Returns a random operation of one of the processes.
-pub(crate) fn operation(processes: usize) -> impl Strategy<Value = Operation> {
-    (0..processes, what()).prop_map(|(process, what)| Operation { process, what })
-}
-
-fn what() -> impl Strategy<Value = What> {
-    let ticks = || prop_oneof![3 => 1_u64..4, 3 => 1_u64..20, 1 => 1_u64..120];
+pub(crate) fn what() -> impl Strategy<Value = What> {
     let cost = || prop_oneof![4 => Just(1_u64), 2 => 1..=MOST, 1 => Just(0)];
     let ends = || prop::option::of(any::<usize>());
     let end = prop_oneof![

@@ -1,4 +1,4 @@
-//! The processes whose calls hold slots, and what they have written.
+//! The processes whose calls hold slots, what they have written, and the promises that it is judged by.
 
 use std::collections::HashMap;
 use std::thread::sleep;
@@ -6,9 +6,13 @@ use std::time::{Duration, Instant};
 
 use ratelimit_runtime::{Limit, OnError, RateLimiter};
 use support::history::machine_time;
+use support::judge::{HolderJudge, Judge};
+use support::runtime;
 
-use super::{BEFORE, BOUND, HOLDS, KEYS, LONG, LONGEST_HOLD, MOST, SHORT_MILLIS, SLOTS, TOTAL};
-use crate::process::Process;
+use super::{
+    BEFORE, BOUND, HOLDS, KEYS, LONG, LONGEST_HOLD, MOST, PACE, SHORT_MILLIS, SLOTS, TOTAL,
+};
+use crate::fleet::{Process, numbers};
 
 /// A call that has run: when it certainly held its units.
 #[derive(Clone, Copy)]
@@ -64,20 +68,18 @@ impl SlotFleet {
     }
 
     fn wait_for_long_call(&self, number: usize) {
-        let started = Instant::now();
         let is_long = |run: &Run| {
             let age = Duration::from_micros(run.until - run.from).as_millis() as u64;
             // It has written a moment ago that it runs.
             age > 3 * SHORT_MILLIS && machine_time() - run.until < 50_000
         };
-        loop {
-            let mut history = History::default();
-            history.read(number, &self.members[number].lines());
-            if history.runs.iter().any(is_long) {
-                return;
-            }
+        let (started, mut runs) = (Instant::now(), Vec::new());
+        while !runs.iter().any(is_long) {
             assert!(started.elapsed() < 20 * LONG, "process {number} has no long call");
             sleep(Duration::from_millis(10));
+            let mut history = History::default();
+            history.read(number, &self.members[number].lines());
+            runs = history.runs;
         }
     }
 
@@ -97,19 +99,22 @@ impl History {
     fn read(&mut self, process: usize, lines: &[String]) {
         let mut runs: HashMap<u64, Run> = HashMap::new();
         for line in lines {
-            let (word, numbers) = line.split_once(' ').expect("a word");
-            let numbers: Result<Vec<u64>, _> = numbers.split(' ').map(str::parse).collect();
-            match (word, &numbers.expect("numbers")[..]) {
-                ("run", &[id, key, units, asked, from]) => {
-                    let (units, until) = (units, from);
-                    runs.insert(id, Run { process, key, units, asked, from, until });
+            let (word, text) = line.split_once(' ').expect("a word");
+            match word {
+                "run" => {
+                    let [id, key, units, asked, from] = numbers(text);
+                    runs.insert(id, Run { process, key, units, asked, from, until: from });
                 }
-                // A call that was dropped at once has written no start.
-                ("alive", &[id, at]) => {
+                "alive" => {
+                    let [id, at] = numbers(text);
+                    // A call that was dropped at once has written no start.
                     runs.entry(id).and_modify(|run| run.until = at);
                 }
-                ("lost", &[_]) => self.lost += 1,
-                ("counts", &[asked, rejected]) => self.maybe_charged += asked - rejected,
+                "lost" => self.lost += 1,
+                "counts" => {
+                    let [asked, rejected] = numbers(text);
+                    self.maybe_charged += asked - rejected;
+                }
                 _ => panic!("{line}"),
             }
         }
@@ -119,8 +124,7 @@ impl History {
 
     /// Asserts that nothing is held once all processes have ended, and that calls which were rejected were not charged.
     pub(super) fn assert_nothing_is_left(&self, url: &str) {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        runtime.expect("a runtime").block_on(async {
+        runtime().block_on(async {
             let limiter = RateLimiter::builder().redis(url).on_error(OnError::Deny);
             let limiter = limiter.deadline(LONGEST_HOLD).build().expect("valid");
             let left = async |limit: &Limit, key: u64| {
@@ -144,9 +148,124 @@ impl History {
     }
 }
 
-/// Returns the times before and after what is done.
-pub(super) fn between(done: impl FnOnce()) -> (u64, u64) {
-    let begin = machine_time();
-    done();
-    (begin, machine_time())
+/// What was played under a fault.
+pub(crate) struct Played {
+    pub(super) history: History,
+    pub(super) fault: (u64, u64),
+    pub(super) forgot: Option<Forgot>,
+    /// How long after the fault the slots of the dead are free.
+    pub(super) free_after: Duration,
+}
+
+/// A loss of what a server knew.
+#[derive(Clone, Copy)]
+pub(super) struct Forgot {
+    pub(super) at: (u64, u64),
+    /// The key that another server knows.
+    pub(super) remembers: Option<u64>,
+}
+
+/// What the judge of holders learns of, in the order in which it learns things of one time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Step {
+    Ends(usize),
+    Forgets,
+    Stated(usize),
+    Begins(usize),
+}
+
+impl Played {
+    /// Returns how many calls have begun to run before, during and after the fault.
+    pub(super) fn calls(&self) -> [usize; 3] {
+        let (begin, end) = self.fault;
+        let mut calls = [0; 3];
+        for run in &self.history.runs {
+            calls[usize::from(run.from > begin) + usize::from(run.from > end)] += 1;
+        }
+        calls
+    }
+
+    /// Returns the most units that calls of a key have certainly held at the same time, at `since` or later.
+    pub(super) fn most(&self, key: u64, since: u64) -> i64 {
+        let runs = self.history.runs.iter().filter(|run| run.key == key && run.until > since);
+        let changes = runs.flat_map(|run| {
+            let units = run.units.cast_signed();
+            [(run.from.max(since), units), (run.until, -units)]
+        });
+        let (mut changes, mut held, mut most): (Vec<_>, _, _) = (changes.collect(), 0, 0);
+        // An end at the time of a start comes first.
+        changes.sort_unstable();
+        for (_, change) in changes {
+            held += change;
+            most = held.max(most);
+        }
+        most
+    }
+
+    pub(super) fn assert_promises(&self, name: &str) {
+        // Long calls can have all slots during a fault.
+        let [before, _, after] = self.calls();
+        assert!(before > 0 && after > 0, "{name}: {before} calls before, {after} after");
+        let free_from = self.fault.1 + (self.free_after + BOUND).as_micros() as u64;
+        for key in 0..KEYS {
+            let runs: Vec<_> =
+                self.history.runs.iter().filter(|run| run.key == key).copied().collect();
+            let breaches = self.judge(key, &runs).breaches();
+            assert!(breaches.is_empty(), "{name}: key {key}: {breaches:?}");
+            let breaches = judge_rate(&runs).breaches();
+            assert!(!self.history.is_rated || breaches.is_empty(), "{name}: {breaches:?}");
+            let most = self.most(key, free_from);
+            assert!(most >= MOST.cast_signed(), "{name}: key {key}: {most} slots are in use again");
+        }
+    }
+
+    fn judge(&self, key: u64, runs: &[Run]) -> HolderJudge {
+        let forgot = self.forgot.filter(|forgot| forgot.remembers != Some(key));
+        let mut steps = Vec::new();
+        for (index, run) in runs.iter().enumerate() {
+            steps.extend([(run.from, Step::Begins(index)), (run.until, Step::Ends(index))]);
+        }
+        // A process whose calls run has stated them within its hold.
+        let known = |process: usize, forgot: u64| forgot + HOLDS[process].as_micros() as u64;
+        if let Some(Forgot { at: (_, end), .. }) = forgot {
+            steps.push((end, Step::Forgets));
+            steps.extend(
+                (0..HOLDS.len()).map(|process| (known(process, end), Step::Stated(process))),
+            );
+        }
+        let forgot = forgot.map_or(u64::MAX, |forgot| forgot.at.1);
+        steps.sort_unstable();
+        let (mut judge, mut ids) = (HolderJudge::default(), vec![None; runs.len()]);
+        for (at, step) in steps {
+            match step {
+                Step::Begins(index) => {
+                    let Run { process, units, asked, from, .. } = runs[index];
+                    let all_known = forgot.saturating_add(LONGEST_HOLD.as_micros() as u64);
+                    ids[index] = Some(if from <= forgot || asked > all_known {
+                        judge.admitted(process, (from, from), units, MOST)
+                    } else if asked > forgot {
+                        // It may have been admitted before the server knew all calls.
+                        judge.admitted(process, (asked, from), units, MOST)
+                    } else {
+                        judge.forgotten(process, at, units)
+                    });
+                }
+                Step::Ends(index) => judge.ended(ids[index].expect("it has begun"), at),
+                Step::Forgets => judge.lost_memory(at),
+                Step::Stated(process) => judge.stated(process, at),
+            }
+        }
+        judge
+    }
+}
+
+/// Returns the judge of the rate beside the slots, for the calls of a key.
+fn judge_rate(runs: &[Run]) -> Judge {
+    let mut runs = runs.to_vec();
+    runs.sort_unstable_by_key(|run| run.from);
+    let mut judge = Judge::new(&PACE, None);
+    for run in runs {
+        judge.admitted_between(&PACE, (run.asked, run.from), 1);
+    }
+    judge
 }

@@ -10,11 +10,12 @@ use std::time::Duration;
 
 use ratelimit_runtime::{Limit, OnError, Part, Permit, RateLimiter, Rejection};
 use support::history::machine_time;
+use support::random::Random;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use super::{DEADLINE, HOLDS, KEYS, LONG, PACE, SHORT_MILLIS, SLOTS, TASKS, TOTAL, WAIT};
-use crate::process::ready;
+use crate::fleet::ready;
 
 struct Member {
     limiter: RateLimiter,
@@ -23,8 +24,6 @@ struct Member {
     /// The calls that were made, and those that were certainly rejected.
     asked: AtomicU64,
     rejected: AtomicU64,
-    number: u64,
-    calls: AtomicU64,
     is_stopping: Arc<AtomicBool>,
 }
 
@@ -44,11 +43,10 @@ pub(crate) fn member(url: &str, number: &str, is_rated: &str) {
             is_rated: is_rated.parse().expect("true or false"),
             asked: AtomicU64::new(0),
             rejected: AtomicU64::new(0),
-            number,
-            calls: AtomicU64::new(0),
             is_stopping: ready(),
         });
-        let tasks = (0..TASKS).map(|task| Arc::clone(&member).call_until_stopped(task));
+        let seeds = (number * TASKS..).take(TASKS as usize);
+        let tasks = seeds.map(|seed| Arc::clone(&member).call_until_stopped(seed + 1));
         // Panics if a task has.
         tasks.collect::<JoinSet<()>>().join_all().await;
         member.limiter.flush().await.expect("a reply");
@@ -61,12 +59,10 @@ impl Member {
         self.is_stopping.load(Relaxed)
     }
 
-    async fn call_until_stopped(self: Arc<Self>, task: u64) {
-        let mut random = self.number * TASKS + task + 1;
-        let mut below = move |end: u64| {
-            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            (random >> 33) % end
-        };
+    async fn call_until_stopped(self: Arc<Self>, seed: u64) {
+        // Xorshift begins with small numbers if its seed is one.
+        let mut random = Random(seed.wrapping_mul(6_364_136_223_846_793_005));
+        let mut below = move |end| random.below(end);
         while !self.is_stopping() {
             let end = match below(8) {
                 0 => End::Panics,
@@ -77,16 +73,9 @@ impl Member {
             let work =
                 if below(50) == 0 { LONG } else { Duration::from_millis(below(SHORT_MILLIS)) };
             let units = if below(6) == 0 { 2 } else { 1 };
-            let plan = CallPlan {
-                id: self.calls.fetch_add(1, Relaxed),
-                key: below(KEYS),
-                units,
-                // A call in line for two units would leave one unused behind long calls.
-                waits: units == 1 && below(2) == 0,
-                work,
-                end,
-            };
-            play(&self, plan).await;
+            // A call in line for two units would leave one unused behind long calls.
+            let waits = units == 1 && below(2) == 0;
+            play(&self, CallPlan { key: below(KEYS), units, waits, work, end }).await;
             sleep(Duration::from_millis(20 + below(60))).await;
         }
     }
@@ -97,7 +86,6 @@ const TICK: Duration = Duration::from_millis(10);
 
 #[derive(Clone, Copy)]
 struct CallPlan {
-    id: u64,
     key: u64,
     units: u64,
     waits: bool,
@@ -130,14 +118,10 @@ async fn play(member: &Arc<Member>, plan: CallPlan) {
         sleep(after).await;
         task.abort();
     }
-    match task.await {
-        Err(error) if error.is_panic() => {
-            let panic = error.into_panic();
-            if !panic.is::<PlannedPanic>() {
-                std::panic::resume_unwind(panic);
-            }
-        }
-        _ => {}
+    if let Some(panic) = task.await.err().and_then(|error| error.try_into_panic().ok())
+        && !panic.is::<PlannedPanic>()
+    {
+        std::panic::resume_unwind(panic);
     }
 }
 
@@ -157,9 +141,8 @@ async fn poll_some_times(call: impl Future<Output = ()>, polls: u64) {
 }
 
 async fn call(member: &Member, plan: CallPlan) {
-    let CallPlan { id, key, units, waits, work, end } = plan;
-    let asked = machine_time();
-    member.asked.fetch_add(1, Relaxed);
+    let CallPlan { key, units, waits, work, end } = plan;
+    let (asked, id) = (machine_time(), member.asked.fetch_add(1, Relaxed));
     let wait = |limit: Limit| if waits { limit.wait(WAIT) } else { limit };
     let [slots, pace, total] = [wait(member.slots), wait(PACE), wait(TOTAL)];
     let mut parts = vec![Part::new(&slots, &key, units)];

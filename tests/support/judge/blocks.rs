@@ -42,7 +42,6 @@ pub struct GrantedCall {
 
 impl BlockJudge {
     /// A judge of processes whose clocks differ by up to `skew` microseconds.
-    #[must_use]
     pub fn with_skew(skew: u64) -> Self {
         Self { skew, ..Self::default() }
     }
@@ -61,7 +60,6 @@ impl BlockJudge {
 
     /// Returns whether the key was certainly blocked when the units of a call were granted, and when the call has
     /// started.
-    #[must_use]
     pub fn objects_to(&self, call: GrantedCall) -> bool {
         let GrantedCall { process, granted, starts, is_ahead } = call;
         self.blocks.iter().any(|block| {
@@ -73,7 +71,6 @@ impl BlockJudge {
     }
 
     /// Returns whether the key was ever blocked.
-    #[must_use]
     pub fn knows_any(&self) -> bool {
         !self.blocks.is_empty()
     }
@@ -83,55 +80,48 @@ impl BlockJudge {
 mod tests {
     use super::*;
 
-    /// Returns whether a judge objects to a call that is granted and starts at a moment.
-    fn objects(judge: &BlockJudge, process: usize, moment: Moment, is_ahead: bool) -> bool {
-        judge.objects_to(GrantedCall { process, granted: moment, starts: moment.0, is_ahead })
+    /// Asserts that a judge objects, or does not, to calls of a process that are granted and start at a moment.
+    fn assert_judged(judge: &BlockJudge, rows: &[(bool, usize, Moment, bool)]) {
+        for (objects, process, granted, is_ahead) in rows.iter().copied() {
+            let call = GrantedCall { process, granted, starts: granted.0, is_ahead };
+            assert_eq!(judge.objects_to(call), objects, "{call:?} after {judge:?}");
+        }
     }
 
     #[test]
     fn a_blocked_key_admits_nothing() {
         let mut judge = BlockJudge::default();
         judge.blocked(0, (5, 3), 10);
-        assert!(!objects(&judge, 1, (5, 3), false), "perhaps before the block");
-        assert!(objects(&judge, 1, (5, 4), false));
-        assert!(objects(&judge, 0, (9, 5), false));
-        assert!(!objects(&judge, 0, (10, 5), false), "the key is open");
-        let granted_before =
-            GrantedCall { process: 0, granted: (5, 2), starts: 9, is_ahead: false };
-        assert!(!judge.objects_to(granted_before));
+        // The first may come before the block. A later block that ends earlier changes nothing.
+        for _ in 0..2 {
+            assert_judged(&judge, &[(false, 1, (5, 3), false), (true, 1, (5, 4), false)]);
+            assert_judged(&judge, &[(true, 0, (9, 5), false), (false, 0, (10, 5), false)]);
+            judge.blocked(0, (6, 4), 7);
+        }
+        let (granted, starts) = ((5, 2), 9);
+        assert!(!judge.objects_to(GrantedCall { process: 0, granted, starts, is_ahead: false }));
         judge.unblocked(8);
-        assert!(objects(&judge, 0, (7, 6), false));
-        assert!(!objects(&judge, 0, (8, 6), false));
-    }
-
-    #[test]
-    fn a_later_end_holds() {
-        let mut judge = BlockJudge::default();
-        judge.blocked(0, (5, 3), 10);
-        judge.blocked(0, (6, 4), 7);
-        assert!(objects(&judge, 0, (8, 5), false));
+        assert_judged(&judge, &[(true, 0, (7, 6), false), (false, 0, (8, 6), false)]);
     }
 
     #[test]
     fn other_processes_use_units_that_were_charged_ahead_for_a_second() {
         let mut judge = BlockJudge::default();
         judge.blocked(0, (0, 1), 3 * A_SECOND);
-        assert!(objects(&judge, 0, (A_SECOND, 2), true), "its own process");
-        assert!(!objects(&judge, 1, (A_SECOND, 2), true));
-        assert!(objects(&judge, 1, (A_SECOND + 1, 2), true));
+        assert_judged(&judge, &[(true, 0, (A_SECOND, 2), true), (false, 1, (A_SECOND, 2), true)]);
+        assert_judged(&judge, &[(true, 1, (A_SECOND + 1, 2), true)]);
         // A second block of the other process.
         judge.blocked(1, (A_SECOND / 2, 2), 2 * A_SECOND);
-        assert!(objects(&judge, 1, (A_SECOND, 3), true));
+        assert_judged(&judge, &[(true, 1, (A_SECOND, 3), true)]);
     }
 
     #[test]
     fn clocks_that_differ_are_given_the_benefit_of_the_doubt() {
         let mut judge = BlockJudge::with_skew(4);
         judge.blocked(0, (5, 3), 20);
-        assert!(objects(&judge, 0, (15, 4), false));
-        assert!(!objects(&judge, 0, (16, 4), false));
+        assert_judged(&judge, &[(true, 0, (15, 4), false), (false, 0, (16, 4), false)]);
         judge.blocked(0, (30, 4), 3 * A_SECOND);
-        assert!(!objects(&judge, 1, (A_SECOND + 34, 5), true));
-        assert!(objects(&judge, 1, (A_SECOND + 35, 5), true));
+        let late = A_SECOND + 35;
+        assert_judged(&judge, &[(false, 1, (late - 1, 5), true), (true, 1, (late, 5), true)]);
     }
 }

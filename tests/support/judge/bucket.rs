@@ -1,7 +1,6 @@
 //! What buckets promise: at most the burst, and what refills, in any stretch of time.
 
-use super::Judge;
-use super::event::{Breach, Event, sort_by_time};
+use super::{Breach, Event, Judge, Until, sort_by_time};
 
 impl Judge {
     /// Judges a bucket: what is used fills it, and it drains at the rate in force, or at the larger rate of two.
@@ -21,7 +20,7 @@ impl Judge {
             // In a full bucket, nothing is left that a gift could have been of. A bucket with booked calls is not full.
             let is_full = level == 0 && at > since && !history.iter().any(|it| it.is_booked(at));
             gifts.retain(|gift| !is_full || gift.gives_at(at));
-            if event.gift() > 0 {
+            if event.gift > 0 {
                 gifts.push(event);
             }
             level += u128::from(event.units) * period;
@@ -29,9 +28,9 @@ impl Judge {
             // A call that was booked is promised no more than the largest burst since.
             let later =
                 history.iter().filter(|other| (event.decided..=at).contains(&other.decided));
-            let burst = later.map(Event::capacity).max().unwrap_or(0).max(event.capacity());
+            let burst = later.map(|event| event.capacity).max().unwrap_or(0).max(event.capacity);
             if event.ends_stretch() && event.units > 0 {
-                let gifts: u64 = gifts.iter().map(Event::gift).sum();
+                let gifts: u64 = gifts.iter().map(|event| event.gift).sum();
                 let promised = (u128::from(burst) + u128::from(gifts)) * period;
                 breaches.extend(Breach::scaled(at, level, promised, period));
             }
@@ -43,11 +42,15 @@ impl Judge {
     pub(super) fn refills_between(&self, history: &[Event]) -> Vec<Breach> {
         let period = u128::from(self.period);
         let events: Vec<&Event> = history.iter().filter(|event| event.counts()).collect();
-        let amounts = MostAmounts::of(history);
-        let mut by_end = events.clone();
-        by_end.sort_by_key(|event| event.last);
-        let by_end: Vec<(&Event, (u64, u64))> =
-            by_end.into_iter().map(|event| (event, amounts.until(event.last))).collect();
+        // A call is not promised the burst and the rate that were in force only after it.
+        let amounts = Until::of(
+            history,
+            |event| (event.first, (event.capacity, event.rate)),
+            |one, other| (one.0.max(other.0), one.1.max(other.1)),
+        );
+        let mut by_end: Vec<_> =
+            events.iter().map(|event| (*event, amounts.get(event.last))).collect();
+        by_end.sort_by_key(|(event, _)| event.last);
         let mut breaches = Vec::new();
         for from in events.iter().map(|event| event.first) {
             let (mut used, mut gifts, mut latest) = (0, 0, 0);
@@ -55,7 +58,7 @@ impl Judge {
             let counts = |event: &Event| event.last >= from || event.gives_at(from);
             for (event, (burst, rate)) in by_end.iter().filter(|(event, _)| counts(event)) {
                 // What may have been given back in the stretch was given back in it.
-                gifts += event.gift();
+                gifts += event.gift;
                 if event.first < from {
                     continue;
                 }
@@ -74,39 +77,12 @@ impl Judge {
                 let refilled = u128::from(event.last - from) * u128::from(*rate);
                 let promised = (u128::from(*burst) + u128::from(gifts)) * period + refilled;
                 if event.ends_stretch() {
-                    breaches.extend(Breach::scaled(
-                        event.last,
-                        u128::from(used) * period,
-                        promised,
-                        period,
-                    ));
+                    let used = u128::from(used) * period;
+                    breaches.extend(Breach::scaled(event.last, used, promised, period));
                 }
             }
         }
         breaches
-    }
-}
-
-/// The largest burst and the largest rate of the events that may have come until a time. A call is not promised what
-/// was in force only after it.
-struct MostAmounts(Vec<(u64, (u64, u64))>);
-
-impl MostAmounts {
-    fn of(history: &[Event]) -> Self {
-        let mut amounts: Vec<(u64, (u64, u64))> =
-            history.iter().map(|event| (event.first, (event.capacity(), event.rate()))).collect();
-        amounts.sort_unstable();
-        let mut most = (0, 0);
-        for (_, amounts) in &mut amounts {
-            most = (amounts.0.max(most.0), amounts.1.max(most.1));
-            *amounts = most;
-        }
-        Self(amounts)
-    }
-
-    fn until(&self, end: u64) -> (u64, u64) {
-        let length = self.0.partition_point(|(first, _)| *first <= end);
-        self.0[..length].last().map_or((0, 0), |(_, most)| *most)
     }
 }
 
@@ -126,14 +102,14 @@ impl Rates {
         for pair in charges.windows(2) {
             let (from, to) = (pair[0].decided, pair[1].decided);
             // What was refunded has no rate. A surplus keeps the rate that is in force, if there is one.
-            let rate = pair[0].rate();
+            let rate = pair[0].rate;
             before = match pair[0].is_surplus() {
                 true => before.max(rate),
                 false if rate > 0 => rate,
                 false => before,
             };
             let in_force = history.iter().filter(|event| (from..=to).contains(&event.decided));
-            let rate = in_force.map(Event::rate).max().unwrap_or(0).max(before);
+            let rate = in_force.map(|event| event.rate).max().unwrap_or(0).max(before);
             // A call that waits can be charged at any time until it starts, also after calls that came later. So the
             // rates around it can hold until then.
             parts.push((from, pair[0].last.max(pair[1].last).max(to), rate));

@@ -18,12 +18,14 @@ pub struct HolderJudge {
 /// A time, and a number that orders what a test records at one time.
 type Moment = (u64, u64);
 
+/// The earliest and the latest time.
+type Times = (u64, u64);
+
 #[derive(Clone, Debug)]
 struct HeldCall {
     process: usize,
-    /// The earliest and the latest moment from which the call held its units.
+    /// The earliest and the latest moment from which the call held its units, and the earliest at which they were free.
     begins: (Moment, Moment),
-    /// The earliest moment at which the units were free.
     ends: Option<Moment>,
     units: u64,
     /// The limit under which the call was admitted; `None` if it was not admitted by the store.
@@ -42,33 +44,20 @@ impl HolderJudge {
         (at, self.recorded)
     }
 
-    fn push(
-        &mut self,
-        process: usize,
-        starts: (u64, u64),
-        units: u64,
-        most: Option<u64>,
-    ) -> HolderId {
+    fn push(&mut self, process: usize, starts: Times, units: u64, most: Option<u64>) -> HolderId {
         let last = self.moment(starts.1);
-        let (begins, units) = (((starts.0, last.1), last), units);
+        let begins = ((starts.0, last.1), last);
         self.calls.push(HeldCall { process, begins, ends: None, units, most, unknown: Vec::new() });
         HolderId(self.calls.len() - 1)
     }
 
     /// Adds a call of a process, admitted under a limit of `most` units, that may have started at any time of an
     /// interval.
-    pub fn admitted(
-        &mut self,
-        process: usize,
-        starts: (u64, u64),
-        units: u64,
-        most: u64,
-    ) -> HolderId {
+    pub fn admitted(&mut self, process: usize, starts: Times, units: u64, most: u64) -> HolderId {
         self.push(process, starts, units, Some(most))
     }
 
     /// Returns how much is recorded, for [`began`](Self::began).
-    #[must_use]
     pub fn recorded(&self) -> u64 {
         self.recorded
     }
@@ -109,10 +98,9 @@ impl HolderJudge {
     /// Records that the store has lost its memory.
     pub fn lost_memory(&mut self, at: u64) {
         let moment = self.moment(at);
-        for call in self.calls.iter_mut().filter(|call| call.ends.is_none()) {
-            if !matches!(call.unknown.last(), Some((_, None))) {
-                call.unknown.push((moment, None));
-            }
+        let forgotten = |call: &&mut HeldCall| call.ends.is_none() && !call.is_unknown();
+        for call in self.calls.iter_mut().filter(forgotten) {
+            call.unknown.push((moment, None));
         }
     }
 
@@ -127,27 +115,25 @@ impl HolderJudge {
     }
 
     /// Returns whether a call holds its units.
-    #[must_use]
     pub fn holds(&self, call: HolderId) -> bool {
         self.calls[call.0].ends.is_none()
     }
 
     /// Returns the units that the store counts, if it knows all calls.
-    #[must_use]
     pub fn held(&self) -> u64 {
-        let held = self.calls.iter().filter(|call| call.ends.is_none());
-        held.map(|call| call.units).sum()
+        self.running().map(|call| call.units).sum()
     }
 
     /// Returns whether the store knows of all calls.
-    #[must_use]
     pub fn knows_all(&self) -> bool {
-        let running = || self.calls.iter().filter(|call| call.ends.is_none());
-        running().all(|call| !matches!(call.unknown.last(), Some((_, None))))
+        self.running().all(|call| !call.is_unknown())
+    }
+
+    fn running(&self) -> impl Iterator<Item = &HeldCall> {
+        self.calls.iter().filter(|call| call.ends.is_none())
     }
 
     /// Returns the admissions after which more was in flight than the limit says.
-    #[must_use]
     pub fn breaches(&self) -> Vec<Breach> {
         let mut breaches = Vec::new();
         for call in &self.calls {
@@ -160,21 +146,22 @@ impl HolderJudge {
             let held: u64 = others.map(|other| other.units).sum();
             breaches.extend(Breach::new(at, held + call.units, most).filter(|_| call.units > 0));
             // Calls whose order is not known: the last of them was admitted beside all others.
-            let together = || {
-                let runs = |other: &&HeldCall| {
-                    other.begins.1 <= last && other.holds_after(last) && other.unknown.is_empty()
-                };
-                self.calls.iter().filter(|other| other.most.is_some()).filter(runs)
-            };
-            let most = together().filter_map(|other| other.most).max().unwrap_or(0);
-            breaches.extend(Breach::new(at, together().map(|other| other.units).sum(), most));
+            let (mut together, mut most) = (0, 0);
+            for other in self.calls.iter().filter(|other| other.unknown.is_empty()) {
+                if let Some(own) = other.most
+                    && other.begins.1 <= last
+                    && other.holds_after(last)
+                {
+                    (together, most) = (together + other.units, own.max(most));
+                }
+            }
+            breaches.extend(Breach::new(at, together, most));
         }
         breaches
     }
 
     /// Returns whether a judge of limits that are lower by one unit objects. So the history reaches the limit, and the
     /// judge has seen its calls.
-    #[must_use]
     pub fn objects_to_one_unit_less(&self) -> bool {
         let mut judge = self.clone();
         judge.calls.iter_mut().for_each(|call| call.most = call.most.map(|most| most - 1));
@@ -185,6 +172,10 @@ impl HolderJudge {
 impl HeldCall {
     fn holds_after(&self, moment: Moment) -> bool {
         self.ends.is_none_or(|ends| ends > moment)
+    }
+
+    fn is_unknown(&self) -> bool {
+        matches!(self.unknown.last(), Some((_, None)))
     }
 
     /// Returns whether the store knew of the call from `first` to `last`.
@@ -200,97 +191,93 @@ impl HeldCall {
 mod tests {
     use super::*;
 
-    fn over(judge: &HolderJudge) -> u64 {
-        judge.breaches().iter().map(|breach| breach.over).max().unwrap_or(0)
+    /// A step of a history, in which calls are named by their places; or what is known after the steps before it.
+    #[derive(Clone, Copy, Debug)]
+    enum Step {
+        Admit(usize, (u64, u64), u64, u64),
+        // The call may have been admitted before all others.
+        BeganFirst(usize),
+        Register(usize, u64, u64),
+        Forgotten(usize, u64, u64),
+        End(usize, u64),
+        LoseMemory(u64),
+        State(usize, u64),
+        Reset(u64),
+        Over(u64),
+        Held(u64),
+        KnowsAll(bool),
+    }
+    use Step::*;
+
+    fn play(history: &[Step]) {
+        let (mut judge, mut calls) = (HolderJudge::default(), Vec::new());
+        for (index, step) in history.iter().copied().enumerate() {
+            let over = || judge.breaches().iter().map(|breach| breach.over).max().unwrap_or(0);
+            match step {
+                Over(units) => assert_eq!(over(), units, "step {index} of {history:?}"),
+                Held(units) => assert_eq!(judge.held(), units, "step {index} of {history:?}"),
+                KnowsAll(all) => assert_eq!(judge.knows_all(), all, "step {index} of {history:?}"),
+                Admit(process, starts, units, most) => {
+                    calls.push(judge.admitted(process, starts, units, most));
+                }
+                Register(process, at, units) => calls.push(judge.registered(process, at, units)),
+                Forgotten(process, at, units) => calls.push(judge.forgotten(process, at, units)),
+                BeganFirst(call) => judge.began(calls[call], 0),
+                End(call, at) => judge.ended(calls[call], at),
+                LoseMemory(at) => judge.lost_memory(at),
+                State(process, at) => judge.stated(process, at),
+                Reset(at) => judge.reset(at),
+            }
+        }
     }
 
     #[test]
     fn calls_that_run_are_within_the_limit() {
-        let mut judge = HolderJudge::default();
-        let first = judge.admitted(0, (1, 1), 1, 2);
-        let second = judge.admitted(1, (1, 1), 1, 2);
-        judge.ended(first, 1);
-        judge.admitted(0, (1, 1), 1, 2);
-        assert_eq!((over(&judge), judge.held()), (0, 2));
-        judge.admitted(0, (1, 1), 3, 2);
-        assert_eq!(over(&judge), 3);
+        let [first, second, third] = [0, 1, 0].map(|process| Admit(process, (1, 1), 1, 2));
+        let within = [first, second, End(0, 1), third, Over(0), Held(2)];
         // An end does not undo a breach.
-        judge.ended(second, 1);
-        assert_eq!(over(&judge), 3);
+        play(&[&within[..], &[Admit(0, (1, 1), 3, 2), Over(3), End(1, 1), Over(3)]].concat());
     }
 
     #[test]
     fn a_lower_limit_evicts_nobody_and_admits_nobody() {
-        let mut judge = HolderJudge::default();
-        for _ in 0..3 {
-            judge.admitted(0, (1, 1), 1, 3);
-        }
-        judge.admitted(0, (2, 2), 0, 1);
-        assert_eq!(over(&judge), 0);
-        judge.admitted(0, (3, 3), 1, 1);
-        assert_eq!(over(&judge), 3);
+        let three = [Admit(0, (1, 1), 1, 3); 3];
+        let lowered = [Admit(0, (2, 2), 0, 1), Over(0), Admit(0, (3, 3), 1, 1), Over(3)];
+        play(&[&three[..], &lowered].concat());
     }
 
     #[test]
     fn a_time_that_is_not_known_is_given_the_benefit_of_the_doubt() {
-        let mut judge = HolderJudge::default();
-        let first = judge.admitted(0, (0, 0), 1, 1);
-        judge.admitted(1, (4, 9), 1, 1);
-        judge.ended(first, 5);
-        assert_eq!(over(&judge), 0);
-        let mut judge = HolderJudge::default();
-        let first = judge.admitted(0, (0, 0), 1, 1);
-        judge.admitted(1, (4, 9), 1, 1);
-        judge.ended(first, 10);
-        assert_eq!(over(&judge), 1);
+        for (end, over) in [(5, 0), (10, 1)] {
+            play(&[Admit(0, (0, 0), 1, 1), Admit(1, (4, 9), 1, 1), End(0, end), Over(over)]);
+        }
         // At one time, and recorded in the other order.
-        let mut judge = HolderJudge::default();
-        let recorded = judge.recorded();
-        judge.admitted(0, (1, 1), 1, 2);
-        let first = judge.admitted(1, (1, 1), 1, 1);
-        assert_eq!(over(&judge), 1);
-        judge.began(first, recorded);
-        assert_eq!(over(&judge), 0);
-        judge.admitted(1, (1, 1), 1, 2);
-        assert_eq!(over(&judge), 1);
+        let one_time = [Admit(0, (1, 1), 1, 2), Admit(1, (1, 1), 1, 1), Over(1)];
+        let reordered = [BeganFirst(1), Over(0), Admit(1, (1, 1), 1, 2), Over(1)];
+        play(&[&one_time[..], &reordered].concat());
         // Neither is known to be the first, and both run.
-        let mut judge = HolderJudge::default();
-        judge.admitted(0, (0, 9), 1, 1);
-        judge.admitted(1, (0, 9), 1, 1);
-        assert_eq!(over(&judge), 1);
+        play(&[Admit(0, (0, 9), 1, 1), Admit(1, (0, 9), 1, 1), Over(1)]);
     }
 
     #[test]
     fn exceptions_are_not_counted() {
-        let mut judge = HolderJudge::default();
-        judge.admitted(0, (1, 1), 2, 2);
-        judge.lost_memory(2);
-        assert!(!judge.knows_all());
-        judge.admitted(1, (3, 3), 2, 2);
-        assert_eq!(over(&judge), 0, "twice the limit");
-        judge.admitted(1, (3, 3), 1, 2);
-        assert_eq!(over(&judge), 1, "and not more");
-        let mut judge = HolderJudge::default();
-        judge.admitted(0, (1, 1), 1, 1);
-        judge.lost_memory(2);
-        judge.stated(0, 3);
-        judge.admitted(1, (4, 4), 1, 1);
-        assert_eq!(over(&judge), 1, "it was stated");
-        let mut judge = HolderJudge::default();
-        judge.forgotten(0, 1, 1);
-        judge.admitted(1, (2, 2), 1, 1);
-        assert_eq!((over(&judge), judge.knows_all()), (0, false));
-        judge.stated(0, 3);
-        judge.admitted(1, (4, 4), 1, 2);
-        assert_eq!((over(&judge), judge.knows_all()), (1, true));
-        let mut judge = HolderJudge::default();
-        judge.registered(0, 1, 5);
-        judge.registered(0, 1, 5);
-        assert_eq!(over(&judge), 0, "taken without the store");
-        judge.admitted(1, (2, 2), 1, 10);
-        assert_eq!(over(&judge), 1);
-        judge.reset(3);
-        judge.admitted(1, (3, 3), 1, 1);
-        assert_eq!((over(&judge), judge.held()), (1, 1));
+        // Twice the limit, and not more.
+        let forgets = [Admit(0, (1, 1), 2, 2), LoseMemory(2), KnowsAll(false)];
+        let again = [Admit(1, (3, 3), 2, 2), Over(0), Admit(1, (3, 3), 1, 2), Over(1)];
+        play(&[&forgets[..], &again].concat());
+        play(&[
+            Admit(0, (1, 1), 1, 1),
+            LoseMemory(2),
+            State(0, 3),
+            Admit(1, (4, 4), 1, 1),
+            Over(1),
+        ]);
+        let unknown = [Forgotten(0, 1, 1), Admit(1, (2, 2), 1, 1), Over(0), KnowsAll(false)];
+        let known = [State(0, 3), Admit(1, (4, 4), 1, 2), Over(1), KnowsAll(true)];
+        play(&[&unknown[..], &known].concat());
+        // Units that were taken without the store.
+        let taken = [Register(0, 1, 5), Register(0, 1, 5), Over(0), Admit(1, (2, 2), 1, 10)];
+        let reset = [Over(1), Reset(3), Admit(1, (3, 3), 1, 1), Over(1), Held(1)];
+        play(&[&taken[..], &reset].concat());
     }
 }

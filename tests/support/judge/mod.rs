@@ -9,7 +9,6 @@
 
 mod blocks;
 mod bucket;
-mod event;
 mod holders;
 #[cfg(test)]
 mod tests;
@@ -18,8 +17,6 @@ mod windows;
 use ratelimit_runtime::{Algorithm, Limit};
 
 pub use self::blocks::{BlockJudge, GrantedCall, Moment};
-pub use self::event::Breach;
-use self::event::{Event, What};
 pub use self::holders::{HolderId, HolderJudge};
 use crate::calendar;
 use crate::history::AdmittedCall;
@@ -72,23 +69,10 @@ pub struct JudgedCall {
 pub enum Exception {
     /// The count was reset, flushed, evicted or lost in a failover: it starts anew.
     Lost,
-    /// An operator has given units back. As many come on top.
-    Refund {
-        /// How many.
-        units: u64,
-    },
+    /// An operator has given so many units back, or a lost primary has counted them. As many come on top.
+    Refund(u64),
     /// Processes hold units of a lost count. They can give them back to the new count until a time.
-    Return {
-        /// How many.
-        units: u64,
-        /// The latest time.
-        until: u64,
-    },
-    /// A primary was lost before its replica received its last writes. What they had counted comes on top.
-    Unreplicated {
-        /// The most units that they have counted.
-        units: u64,
-    },
+    Return { units: u64, until: u64 },
 }
 
 /// The name of a call in a history.
@@ -97,7 +81,6 @@ pub struct CallId(usize);
 
 impl Judge {
     /// A judge of calls of one key. `align` is the offset of aligned windows from UTC in minutes.
-    #[must_use]
     pub fn new(limit: &Limit, align: Option<i64>) -> Self {
         let period = limit.period().as_micros() as u64;
         let promise = match limit.algorithm() {
@@ -118,7 +101,6 @@ impl Judge {
     }
 
     /// A judge of processes whose clocks differ by up to `skew` microseconds.
-    #[must_use]
     pub fn with_skew(self, skew: u64) -> Self {
         Self { skew, ..self }
     }
@@ -131,74 +113,66 @@ impl Judge {
     /// Adds an admitted call.
     pub fn admitted(&mut self, call: JudgedCall) -> CallId {
         let JudgedCall { starts: (first, last), decided, charged, threshold, capacity } = call;
-        let what = What::Call { charged, threshold, capacity };
-        let event = Event { first, last, decided, ..Event::at(last, charged, what) };
-        self.push(event);
+        let (units, rate, event) = (charged, threshold, Event::at(last, Kind::Call));
+        self.push(Event { first, decided, units, charged, threshold, capacity, rate, ..event });
         CallId(self.events.len() - 1)
     }
 
     /// Records at the time `at` what a call has really used.
     pub fn settled(&mut self, call: CallId, at: u64, used: u64) {
         let event = &mut self.events[call.0];
-        let What::Call { charged, threshold, .. } = event.what else { return };
+        let Event { kind: Kind::Call, charged, rate, .. } = *event else { return };
         event.units = used.min(charged);
         if used > charged {
-            self.push(Event::at(at, used - charged, What::Surplus { threshold }));
+            self.push(Event { units: used - charged, rate, ..Event::at(at, Kind::Surplus) });
         }
     }
 
     /// Takes a call out of the history: it is excepted.
     pub fn except_call(&mut self, call: CallId) {
-        let event = &mut self.events[call.0];
-        (event.units, event.what) = (0, What::Unseen);
+        let Event { first, last, decided, .. } = self.events[call.0];
+        self.events[call.0] = Event { first, decided, ..Event::at(last, Kind::Unseen) };
     }
 
     /// Excepts the start of a call: it counts for the calls after it.
     pub fn except_start(&mut self, call: CallId) {
-        self.events[call.0].is_judged = false;
+        self.events[call.0].is_excepted = true;
     }
 
     /// Records that calls were decided under this threshold. On one bucket, calls with different rates are promised no
     /// more than the larger rate gives.
     pub fn in_force(&mut self, at: u64, threshold: u64) {
-        self.push(Event::at(at, 0, What::InForce { threshold }));
+        self.push(Event { threshold, rate: threshold, ..Event::at(at, Kind::InForce) });
     }
 
     /// Records that a call may have been charged, but its units do not count: it was dropped, or the judge does not
     /// know it. It can have begun a window.
     pub fn unseen(&mut self, starts: (u64, u64)) {
         let (first, last) = starts;
-        self.push(Event { first, ..Event::at(last, 0, What::Unseen) });
+        self.push(Event { first, ..Event::at(last, Kind::Unseen) });
     }
 
     /// Records what rule 1 excepts.
     pub fn excepted(&mut self, at: u64, exception: Exception) {
-        let what = match exception {
-            Exception::Lost => What::Lost,
-            Exception::Refund { units } | Exception::Unreplicated { units } => {
-                What::Gift { units, until: at }
-            }
-            Exception::Return { units, until } => What::Gift { units, until: until + self.skew },
+        let (kind, gift, until) = match exception {
+            Exception::Lost => (Kind::Lost, 0, at),
+            Exception::Refund(units) => (Kind::Gift, units, at),
+            Exception::Return { units, until } => (Kind::Gift, units, until + self.skew),
         };
-        self.push(Event::at(at, 0, what));
+        self.push(Event { gift, until, ..Event::at(at, kind) });
     }
 
     /// Adds a call of the limit that may have started at any time of an interval.
     pub fn admitted_between(&mut self, limit: &Limit, starts: (u64, u64), units: u64) -> CallId {
-        self.admitted(JudgedCall {
-            starts,
-            decided: starts.0,
-            charged: units,
-            threshold: limit.threshold(),
-            capacity: limit.capacity(),
-        })
+        let (decided, threshold, capacity) = (starts.0, limit.threshold(), limit.capacity());
+        self.admitted(JudgedCall { starts, decided, charged: units, threshold, capacity })
     }
 
     /// Adds the calls that processes have written.
     pub fn admitted_all<'a>(&mut self, calls: impl IntoIterator<Item = &'a AdmittedCall>) {
         for call in calls {
             let AdmittedCall { starts, charged, used, threshold, capacity } = *call;
-            let (decided, charged) = (starts.0, charged);
+            let decided = starts.0;
             let id = self.admitted(JudgedCall { starts, decided, charged, threshold, capacity });
             self.settled(id, starts.1, used);
         }
@@ -206,7 +180,6 @@ impl Judge {
 
     /// Returns whether one more call of `units`, after all others, would be a breach. So the history reaches the limit,
     /// and the judge has seen each call of it.
-    #[must_use]
     pub fn objects_to_more(&self, limit: &Limit, units: u64) -> bool {
         let end = self.events.iter().map(|event| event.last).max().unwrap_or(0);
         let mut judge = self.clone();
@@ -216,39 +189,158 @@ impl Judge {
 
     /// Returns the most units that can still count in a window: those of all calls that started within `period` until
     /// `at`. It is longer than that of the limit if units are leased.
-    #[must_use]
     pub fn used_within(&self, period: u64, at: u64) -> u64 {
-        let lost = |event: &Event| matches!(event.what, What::Lost);
-        let history = self.events.rsplit(lost).next().unwrap_or(&[]);
+        let mut histories = self.events.rsplit(|event| event.kind == Kind::Lost);
+        let history = histories.next().unwrap_or(&[]);
         let counts = |event: &&Event| event.last.saturating_add(period) > at;
         history.iter().filter(counts).map(|event| event.units).sum()
     }
 
     /// Returns the stretches in which more was admitted than the limit promises.
-    #[must_use]
     pub fn breaches(&self) -> Vec<Breach> {
-        let mut breaches = Vec::new();
-        let lost = |event: &Event| matches!(event.what, What::Lost);
-        for history in self.events.split(lost) {
-            breaches.extend(match self.promise {
-                Promise::Trailing => self.stretches(
-                    history,
-                    |_| 1,
-                    |judge, at, end| at.first.saturating_add(judge.period) > end,
-                ),
-                Promise::Calendar { shift } => {
-                    self.windows(history, |at| (at + shift) / self.period)
-                }
-                Promise::OfZone(limit) => self.windows_of_zone(history, &limit),
-                Promise::Counter => {
-                    let mut breaches = self.windows(history, |at| at / self.period);
-                    breaches.extend(self.estimates(history));
-                    breaches
-                }
-                Promise::Opened => self.opened_windows(history),
-                Promise::Refill => self.refills(history),
-            });
+        let period = self.period;
+        let histories = self.events.split(|event| event.kind == Kind::Lost);
+        let breaches = histories.flat_map(|history| match self.promise {
+            Promise::Trailing => self.trailing(history, |_| 1),
+            Promise::Calendar { shift } => self.windows(history, |at| (at + shift) / period),
+            Promise::OfZone(limit) => self.windows_of_zone(history, &limit),
+            Promise::Counter => {
+                [self.windows(history, |at| at / period), self.estimates(history)].concat()
+            }
+            Promise::Opened => self.opened_windows(history),
+            Promise::Refill => self.refills(history),
+        });
+        breaches.collect()
+    }
+}
+
+// The events of a history.
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Event {
+    kind: Kind,
+    /// The earliest and the latest time.
+    first: u64,
+    last: u64,
+    decided: u64,
+    /// The units that count, and those that a call was charged.
+    units: u64,
+    charged: u64,
+    /// The limit under which a call was admitted.
+    threshold: u64,
+    capacity: u64,
+    /// The threshold of the rate at which the units drain.
+    rate: u64,
+    /// Units that come on top of the promise, at the time of the event or up to a later one.
+    gift: u64,
+    until: u64,
+    is_excepted: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Kind {
+    #[default]
+    Call,
+    /// Units that a call has used beyond its charge. They count from their settlement.
+    Surplus,
+    /// A threshold that was in force, although no call was admitted.
+    InForce,
+    Gift,
+    /// A call may have been charged, but its units do not count: it was dropped, or the judge does not know it.
+    Unseen,
+    /// Nothing that was admitted before counts any more.
+    Lost,
+}
+
+/// A stretch of time in which more was admitted than the limit promises.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Breach {
+    /// The end of the stretch.
+    pub at: u64,
+    /// The units that were used in it.
+    pub used: u64,
+    /// The units by which they are above the promise, rounded up.
+    pub over: u64,
+}
+
+impl Event {
+    fn at(at: u64, kind: Kind) -> Self {
+        Self { kind, first: at, last: at, decided: at, until: at, ..Self::default() }
+    }
+
+    /// Returns whether nothing above the promise may be used when the call starts.
+    fn ends_stretch(&self) -> bool {
+        self.is_call() && !self.is_excepted
+    }
+
+    fn is_call(&self) -> bool {
+        self.charged > 0
+    }
+
+    fn is_surplus(&self) -> bool {
+        self.kind == Kind::Surplus
+    }
+
+    fn is_unseen(&self) -> bool {
+        self.kind == Kind::Unseen
+    }
+
+    /// Returns whether a call was decided before this time, and starts at it or later.
+    fn is_booked(&self, at: u64) -> bool {
+        (self.is_call() || self.is_unseen()) && self.decided < at && at <= self.last
+    }
+
+    /// Returns whether the event took units, perhaps none in the end, or gave some.
+    fn counts(&self) -> bool {
+        self.units > 0 || self.charged > 0 || self.gift > 0
+    }
+
+    /// Returns whether the event can still give units at this time.
+    fn gives_at(&self, at: u64) -> bool {
+        self.kind == Kind::Gift && self.until >= at
+    }
+}
+
+/// Sorts events by their time. Calls of one moment may have been decided in any order: if the limit holds in one order,
+/// it holds in the order in which those with the smallest limits are first.
+fn sort_by_time(events: &mut [Event]) {
+    events.sort_by_key(|event| event.last);
+    let together =
+        |one: &Event, next: &Event| one.last == next.last && one.is_call() && next.is_call();
+    for moment in events.chunk_by_mut(together) {
+        moment.sort_by_key(|event| event.capacity);
+    }
+}
+
+/// What the events of a history have added up to, until each time.
+struct Until<T>(Vec<(u64, T)>);
+
+impl<T: Copy + Default + Ord> Until<T> {
+    fn of(history: &[Event], value: impl Fn(&Event) -> (u64, T), add: impl Fn(T, T) -> T) -> Self {
+        let mut values: Vec<_> = history.iter().map(value).collect();
+        values.sort_unstable();
+        let mut sum = T::default();
+        for (_, value) in &mut values {
+            sum = add(sum, *value);
+            *value = sum;
         }
-        breaches
+        Self(values)
+    }
+
+    fn get(&self, end: u64) -> T {
+        let length = self.0.partition_point(|(at, _)| *at <= end);
+        self.0[..length].last().map_or(T::default(), |(_, sum)| *sum)
+    }
+}
+
+impl Breach {
+    fn new(at: u64, used: u64, promised: u64) -> Option<Self> {
+        Self::scaled(at, used.into(), promised.into(), 1)
+    }
+
+    /// Compares numbers that are `scale` times as large.
+    fn scaled(at: u64, used: u128, promised: u128, scale: u128) -> Option<Self> {
+        let over = used.saturating_sub(promised).div_ceil(scale) as u64;
+        (over > 0).then_some(Self { at, used: used.div_ceil(scale) as u64, over })
     }
 }

@@ -4,8 +4,7 @@ use std::cell::RefCell;
 
 use ratelimit_runtime::Limit;
 
-use super::Judge;
-use super::event::{Breach, Event, What, sort_by_time};
+use super::{Breach, Event, Judge, Kind, Until, sort_by_time};
 use crate::calendar;
 
 impl Judge {
@@ -15,15 +14,15 @@ impl Judge {
         &self,
         history: &[Event],
         windows: impl Fn(u64) -> u64,
-        counts: impl Fn(&Self, &Event, u64) -> bool,
+        counts: impl Fn(&Event, u64) -> bool,
     ) -> Vec<Breach> {
         let mut breaches = Vec::new();
-        let sums = SumsByEnd::of(history);
+        let sums = Until::of(history, |event| (event.last, event.units), |sum, units| sum + units);
         for (index, call) in history.iter().enumerate().filter(|(_, event)| event.ends_stretch()) {
             let end = call.last;
             // Saves comparing each of many thousand calls with each other: nothing is above the limit while the sum
             // of all units is not.
-            if counts(self, call, end) && sums.until(end) <= call.threshold() {
+            if counts(call, end) && sums.get(end) <= call.threshold {
                 continue;
             }
             let windows = windows(end);
@@ -32,7 +31,7 @@ impl Judge {
                 event.last < end || event.last == end && (!event.is_surplus() || *other < index)
             };
             let within = history.iter().enumerate().filter(precedes).map(|(_, event)| event);
-            let within: Vec<&Event> = within.filter(|event| counts(self, event, end)).collect();
+            let within: Vec<&Event> = within.filter(|event| counts(event, end)).collect();
             let calls = within.iter().filter(|event| event.is_call());
             // Without one, the call itself may have started before the stretch.
             let Some(latest) = calls.map(|event| event.first).max() else { continue };
@@ -45,36 +44,39 @@ impl Judge {
             // Each of these calls may be the last one, and is admitted under its own threshold. So is the last call of
             // each window, if there are several.
             let could_be_last = within.iter().filter(|event| windows > 1 || event.last >= latest);
-            let promised = could_be_last.map(|event| event.threshold()).max().unwrap_or(0);
+            let promised = could_be_last.map(|event| event.threshold).max().unwrap_or(0);
             let used: u64 = within.iter().map(|event| event.units).sum();
             // What may have been given back within the stretch was given back in it.
             let may_count = |event: &&Event| {
                 let later = Event { first: event.last, ..**event };
-                event.first <= end && (counts(self, event, end) || counts(self, &later, end))
+                event.first <= end && (counts(event, end) || counts(&later, end))
             };
-            let gifts: u64 = history.iter().filter(may_count).map(Event::gift).sum();
+            let gifts: u64 = history.iter().filter(may_count).map(|event| event.gift).sum();
             breaches.extend(Breach::new(end, used, windows * promised + gifts));
         }
         breaches
     }
 
+    /// Judges the period before each call.
+    pub(super) fn trailing(&self, history: &[Event], windows: impl Fn(u64) -> u64) -> Vec<Breach> {
+        let counts = |event: &Event, end: u64| event.first.saturating_add(self.period) > end;
+        self.stretches(history, windows, counts)
+    }
+
     /// Judges the calls of each window. `window` returns the number of the window at a time.
     pub(super) fn windows(&self, history: &[Event], window: impl Fn(u64) -> u64) -> Vec<Breach> {
-        self.stretches(history, |_| 1, |_, event, end| window(event.first) == window(end))
+        self.stretches(history, |_| 1, |event, end| window(event.first) == window(end))
     }
 
     /// Judges the windows of a time zone, each found once.
     pub(super) fn windows_of_zone(&self, history: &[Event], limit: &Limit) -> Vec<Breach> {
         let known = RefCell::new(Vec::<(u64, u64)>::new());
         self.windows(history, |at| {
-            let found =
-                known.borrow().iter().find(|(start, end)| (*start..*end).contains(&at)).copied();
-            let (start, _) = found.unwrap_or_else(|| {
-                let window = calendar::window(limit, at).expect("a limit in a time zone");
-                known.borrow_mut().push(window);
-                window
-            });
-            start
+            let mut known = known.borrow_mut();
+            let found = known.iter().find(|(start, end)| (*start..*end).contains(&at)).copied();
+            let window = found.or_else(|| calendar::window(limit, at));
+            known.extend(window.filter(|_| found.is_none()));
+            window.expect("a limit in a time zone").0
         })
     }
 
@@ -114,9 +116,9 @@ impl Judge {
             let may_count =
                 |event: &&Event| event.first <= end && event.last / self.period + 1 >= window;
             let gifts: u128 =
-                history.iter().filter(may_count).map(|event| u128::from(event.gift())).sum();
+                history.iter().filter(may_count).map(|event| u128::from(event.gift)).sum();
             let could_be_last = calls.filter(|event| event.last >= latest);
-            let promised = could_be_last.map(Event::threshold).max().unwrap_or(0);
+            let promised = could_be_last.map(|event| event.threshold).max().unwrap_or(0);
             let promised = (u128::from(promised) + gifts) * period;
             breaches.extend(Breach::scaled(end, estimate, promised, period));
         }
@@ -130,9 +132,7 @@ impl Judge {
             // Any period overlaps at most two windows; in the period after the first event, no second window can begin.
             let opened = history.iter().map(|event| event.first).min().unwrap_or(0);
             let windows = |end: u64| if end < opened.saturating_add(self.period) { 1 } else { 2 };
-            return self.stretches(history, windows, |judge, event, end| {
-                event.first.saturating_add(judge.period) > end
-            });
+            return self.trailing(history, windows);
         }
         // A window begins before the calls of its first moment.
         let mut events = [self.possible_openings(history, &calls), calls].concat();
@@ -161,8 +161,8 @@ impl Judge {
                 let anew = (!continues || used <= gifts).then_some((at, 0, 0));
                 let going_on = continues.then_some((start, used, gifts));
                 for (start, used, gifts) in going_on.into_iter().chain(anew) {
-                    let (used, gifts) = (used + event.units, gifts + event.gift());
-                    let promised = event.threshold() + gifts;
+                    let (used, gifts) = (used + event.units, gifts + event.gift);
+                    let promised = event.threshold + gifts;
                     match Breach::new(at, used, promised).filter(|_| event.ends_stretch()) {
                         None => next.push((start, used, gifts)),
                         Some(breach) => {
@@ -190,30 +190,8 @@ impl Judge {
         for Event { first, last, .. } in history.iter().copied().filter(Event::is_unseen) {
             let ends = calls.iter().map(|call| call.last.saturating_sub(self.period));
             let times = ends.chain([first, last]).filter(|at| (first..=last).contains(at));
-            openings.extend(times.map(|at| Event::at(at, 0, What::Unseen)));
+            openings.extend(times.map(|at| Event::at(at, Kind::Unseen)));
         }
         openings
-    }
-}
-
-/// The units of a history until each time.
-struct SumsByEnd(Vec<(u64, u64)>);
-
-impl SumsByEnd {
-    fn of(history: &[Event]) -> Self {
-        let mut units: Vec<(u64, u64)> =
-            history.iter().map(|event| (event.last, event.units)).collect();
-        units.sort_unstable();
-        let mut sum = 0;
-        for (_, units) in &mut units {
-            sum += *units;
-            *units = sum;
-        }
-        Self(units)
-    }
-
-    fn until(&self, end: u64) -> u64 {
-        let length = self.0.partition_point(|(last, _)| *last <= end);
-        self.0[..length].last().map_or(0, |(_, sum)| *sum)
     }
 }

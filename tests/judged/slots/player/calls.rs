@@ -1,15 +1,14 @@
 //! Calls: how they begin, wait, are decided and end.
 
 use std::future::poll_fn;
-use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
 use ratelimit_runtime::{Part, Permit, Rejection, Source};
-use support::judge::{GrantedCall, JudgedCall, Moment};
+use support::judge::{GrantedCall, Moment};
 
 use super::{Begun, RATE, Running, SlotPlayer, WaitingCall};
-use crate::calls::{Gate, Gated};
+use crate::calls::Gate;
 use crate::exceptions::Excepted;
 use crate::slots::operation::{End, RuleOf};
 
@@ -19,7 +18,7 @@ impl SlotPlayer<'_> {
         &self,
         call: Begun,
         wait: Duration,
-    ) -> impl Future<Output = Result<Vec<Permit>, Rejection>> + Send + 'static {
+    ) -> impl Future<Output = Result<Vec<Permit>, Rejection>> + Send + use<> {
         let limiter = self.limiter(call.process);
         let (limit, key) = (self.limit(), self.key.clone());
         let key_of_rate = self.key_of_rate.clone();
@@ -34,12 +33,8 @@ impl SlotPlayer<'_> {
     }
 
     pub(super) fn wait(&mut self, call: Begun, wait: Duration) {
-        let (gate, clock) = (Arc::new(Gate::default()), self.fleet.clock.clone());
-        let future = self.acquire(call, wait);
-        let task = tokio::spawn(Gated::new(&gate, async move {
-            let result = future.await;
-            (clock.now().as_micros() as u64, result)
-        }));
+        let gate = Gate::default();
+        let task = tokio::spawn(gate.guard(self.acquire(call, wait)));
         self.waiting.push(WaitingCall { call, gate, paused: None, task });
         self.except_paused(Excepted::Start);
     }
@@ -74,23 +69,15 @@ impl SlotPlayer<'_> {
                 return Poll::Ready(None);
             }
             left -= 1;
-            let polled = future.as_mut().poll(context).map(Some);
-            if polled.is_pending() {
-                context.waker().wake_by_ref();
-            }
-            polled
+            context.waker().wake_by_ref();
+            future.as_mut().poll(context).map(Some)
         });
         let result = result.await;
         drop(future);
         self.rate.unseen((self.now(), self.now()));
         if let Some(result) = result {
-            self.decided(call, result);
+            self.granted(call, self.moment(), result);
         }
-    }
-
-    /// Records the result of a call that has not waited before this operation.
-    pub(super) fn decided(&mut self, call: Begun, result: Result<Vec<Permit>, Rejection>) {
-        self.granted(call, self.moment(), result);
     }
 
     /// Records the result of a call that may have been granted its units since `granted`.
@@ -100,23 +87,11 @@ impl SlotPlayer<'_> {
         granted: Moment,
         result: Result<Vec<Permit>, Rejection>,
     ) {
-        let Begun {
-            process,
-            cost,
-            is_rated,
-            since,
-            recorded,
-            most,
-            is_free,
-            may_fail,
-            is_unlimited,
-            excepted,
-            ..
-        } = call;
+        let Begun { process, cost, is_rated, since, recorded, most, is_free, excepted, .. } = call;
         let now = self.now();
         let permits = match result {
             Ok(permits) => permits,
-            Err(Rejection::Unavailable { .. }) if may_fail => {
+            Err(Rejection::Unavailable { .. }) if call.may_fail => {
                 return self.rate.unseen((since, now));
             }
             Err(
@@ -130,9 +105,8 @@ impl SlotPlayer<'_> {
         self.tell(format_args!("p{process}: {cost} of {most} admitted, free {is_free}"));
         self.verdict.admitted += 1;
         let granted = GrantedCall { process, granted, starts: now, is_ahead: false };
-        if !is_unlimited && self.blocks.slots.objects_to(granted)
-            || is_rated && self.blocks.rate.objects_to(granted)
-        {
+        let [of_slots, of_rate] = self.blocks.each_ref().map(|blocks| blocks.objects_to(granted));
+        if !call.is_unlimited && of_slots || is_rated && of_rate {
             self.verdict.faults.push(format!("{now}: p{process} admits a call of a blocked key"));
         }
         let slot = permits.last().expect("a permit of each part");
@@ -155,15 +129,8 @@ impl SlotPlayer<'_> {
         if holds && excepted != Excepted::Call {
             self.judge.stated(id, now);
         }
-        let rate = (is_rated && cost > 0).then(|| {
-            self.rate.admitted(JudgedCall {
-                starts: (since, now),
-                decided: since,
-                charged: cost,
-                threshold: RATE.threshold(),
-                capacity: RATE.capacity(),
-            })
-        });
+        let rate =
+            (is_rated && cost > 0).then(|| self.rate.admitted_between(&RATE, (since, now), cost));
         match (rate, excepted) {
             (Some(rate), Excepted::Start) => self.rate.except_start(rate),
             (Some(rate), Excepted::Call) => self.rate.except_call(rate),
@@ -193,11 +160,9 @@ impl SlotPlayer<'_> {
             End::Drop | End::Settle(_) => drop(slot),
             End::Keep => slot.keep(),
             End::Release => {
-                if let Err(error) = slot.release().await {
-                    self.verdict
-                        .faults
-                        .push(format!("a release of p{process} has failed: {error:?}"));
-                }
+                let failed = slot.release().await.err();
+                let failed = failed.map(|error| format!("p{process} does not release: {error:?}"));
+                self.verdict.faults.extend(failed);
             }
         }
         if let Some(holder) = holder {
@@ -206,7 +171,6 @@ impl SlotPlayer<'_> {
         if let Some(local) = local {
             self.local.ended(local, now);
         }
-        self.tell(format_args!("p{process} ends a call of {cost}"));
         self.flush(process).await;
         // What is released is stated, with all that the process holds.
         if is_released {

@@ -4,52 +4,47 @@
 use std::time::Duration;
 
 use ratelimit_runtime::{Limit, OnError, Permit, Source};
-use tokio::time::{sleep, timeout};
+use support::proxy::Network;
+use support::wait::wait_until;
+use tokio::time::timeout;
 
-use super::{Begun, HOLD, MOST, PATIENCE, Resets, RuleOf, Running, SlotPlayer, WaitingCall};
+use super::{Begun, HOLD, MOST, Resets, RuleOf, Running, SlotPlayer, WaitingCall};
 use crate::exceptions::Excepted;
-use crate::fleet::Losing;
+use crate::fleet::Failing;
 
 impl SlotPlayer<'_> {
     /// The first process loses a reply: to a call, or to the statement about the end of a call.
     pub(super) async fn lose_reply(&mut self, cost: u64, ends: Option<usize>) {
-        let Some(proxy) = self.fleet.network() else { return };
-        for waiting in self.waiting.iter_mut().filter(|waiting| waiting.call.process == 0) {
-            waiting.call.may_fail = true;
-        }
-        let of_first = |call: &Running| call.process == 0;
-        let at = self.running.iter().position(of_first).filter(|_| ends.is_some());
-        let losing = Losing::replies(proxy);
+        let fleet = self.fleet;
+        let Some(proxy) = fleet.network() else { return };
+        self.may_fail(|process| process == 0);
+        let at = ends.and_then(|_| self.running.iter().position(|call| call.process == 0));
+        let losing = Failing::new(proxy, Network::RepliesCut);
         if let Some(at) = at {
             let Running { holder, local, permits, .. } = self.running.swap_remove(at);
             drop(permits);
-            let now = self.now();
             if let Some(local) = local {
-                self.local.ended(local, now);
+                self.local.ended(local, self.fleet.now());
             }
             // Until the statement is sent.
             let _ = timeout(Duration::from_millis(20), self.limiter(0).flush()).await;
             drop(losing);
-            let now = self.now();
             if let Some(holder) = holder {
-                self.judge.ended(holder, now);
+                self.judge.ended(holder, self.fleet.now());
             }
         } else {
             let call = Begun { may_fail: true, ..self.begin(0, cost, false) };
-            let future = self.acquire(call, Duration::ZERO);
-            let result = future.await;
+            let result = self.acquire(call, Duration::ZERO).await;
             drop(losing);
-            self.decided(call, result);
+            self.granted(call, self.moment(), result);
         }
         self.connect().await;
     }
 
     /// Runs a command on the server, if there is one.
-    pub(super) async fn command(&mut self, words: &[&str]) {
+    pub(super) async fn command(&mut self, words: &str) {
         if self.fleet.command(words) {
-            for waiting in &mut self.waiting {
-                waiting.call.may_fail = true;
-            }
+            self.may_fail(|_| true);
             self.connect().await;
         }
     }
@@ -61,16 +56,12 @@ impl SlotPlayer<'_> {
         let process = std::mem::replace(&mut self.alive[number], self.fleet.process(number));
         self.ids[number] = self.alive.len() * (self.crashed.len() + 1) + number;
         self.pass(Duration::ZERO);
-        let running = std::mem::take(&mut self.running);
-        let (dead, running) = running.into_iter().partition(|call| call.process == number);
-        let waiting = std::mem::take(&mut self.waiting);
-        let (stopped, waiting) = waiting.into_iter().partition(|it| it.call.process == number);
-        (self.running, self.waiting, self.rules[number]) = (running, waiting, RuleOf::Nothing);
+        let dead = self.running.extract_if(.., |call| call.process == number).collect();
+        let stopped: Vec<WaitingCall> =
+            self.waiting.extract_if(.., |waiting| waiting.call.process == number).collect();
+        self.rules[number] = RuleOf::Nothing;
         // Nothing of it is polled any more.
-        let stopped: Vec<WaitingCall> = stopped;
-        for waiting in &stopped {
-            waiting.gate.shut();
-        }
+        stopped.iter().for_each(|waiting| waiting.gate.shut());
         self.is_excused |= !stopped.is_empty();
         if number == 0 {
             // The fallback ends with its process.
@@ -86,21 +77,15 @@ impl SlotPlayer<'_> {
         for process in 0..self.alive.len() {
             let limiter = self.limiter(process);
             let held = Limit::in_flight("connect", MOST).hold(HOLD);
-            let replies = async {
-                loop {
-                    // The background thread states the end of a call.
-                    if limiter.ping().await.is_ok()
-                        && let Ok(permit) = limiter.acquire(&held, "connect", 1).await
-                        && permit.release().await.is_ok()
-                    {
-                        break;
+            // The background thread states the end of a call.
+            wait_until(async || {
+                limiter.ping().await.is_ok()
+                    && match limiter.acquire(&held, "connect", 1).await {
+                        Ok(permit) => permit.release().await.is_ok(),
+                        Err(_) => false,
                     }
-                    sleep(Duration::from_millis(1)).await;
-                }
-            };
-            if timeout(PATIENCE, replies).await.is_err() {
-                self.verdict.faults.push(format!("p{process} does not reach the server"));
-            }
+            })
+            .await;
             self.flush(process).await;
         }
     }
@@ -114,10 +99,8 @@ impl SlotPlayer<'_> {
     pub(super) async fn outage(&mut self, calls: u64, cost: u64, ends: Option<usize>) {
         let fleet = self.fleet;
         let Some(proxy) = fleet.network() else { return };
-        for waiting in self.waiting.iter_mut().filter(|waiting| waiting.call.process == 0) {
-            waiting.call.may_fail = true;
-        }
-        let cut = Losing::everything(proxy);
+        self.may_fail(|process| process == 0);
+        let cut = Failing::new(proxy, Network::Cut);
         let (limiter, limit) = (self.limiter(0), self.limit().on_error(OnError::Local));
         let mut taken = Vec::new();
         for _ in 0..calls {
@@ -128,7 +111,7 @@ impl SlotPlayer<'_> {
                     let local = || self.local.admitted(0, (now, now), cost, call.most);
                     taken.push((holds.then(local), permit));
                 }
-                result => self.decided(call, result.map(|permit| vec![permit])),
+                result => self.granted(call, self.moment(), result.map(|permit| vec![permit])),
             }
         }
         let at = ends.and_then(|_| self.running.iter().position(|call| call.process == 0));
@@ -165,9 +148,7 @@ impl SlotPlayer<'_> {
     /// The server ends, and another one starts in its place.
     pub(super) async fn restart(&mut self) {
         if self.fleet.restart() {
-            for waiting in &mut self.waiting {
-                waiting.call.may_fail = true;
-            }
+            self.may_fail(|_| true);
             self.forget();
             self.connect().await;
         }
@@ -181,8 +162,7 @@ impl SlotPlayer<'_> {
         let now = self.now();
         self.judge.lost_memory(now);
         self.rate.excepted(now, support::judge::Exception::Lost);
-        self.blocks.slots.unblocked(now);
-        self.blocks.rate.unblocked(now);
+        self.blocks.iter_mut().for_each(|blocks| blocks.unblocked(now));
         self.except_paused(Excepted::Call);
         if self.resets == Resets::Known {
             self.resets = Resets::Forgotten;
@@ -215,19 +195,14 @@ impl SlotPlayer<'_> {
         if self.fleet.is_embedded() {
             return;
         }
-        if self.slot_moves {
-            // Statements about keys on both nodes wait for the end of the move.
-            self.fleet.finish_move(&self.key);
-            self.slot_moves = false;
-        }
+        // Statements about keys on both nodes wait for the end of the move.
+        self.finish_move();
         self.stopped = stopped;
         let is_stopped = |process: usize| Some(process) == stopped;
-        for waiting in &mut self.waiting {
-            // It continues after the end of its wait and of its deadline.
-            waiting.call.may_fail = true;
-            if is_stopped(waiting.call.process) {
-                waiting.gate.shut();
-            }
+        // They continue after the end of their wait and of their deadline.
+        self.may_fail(|_| true);
+        for waiting in self.waiting.iter().filter(|waiting| is_stopped(waiting.call.process)) {
+            waiting.gate.shut();
         }
         for _ in 0..STEPS {
             self.pass(HOLD / 3);

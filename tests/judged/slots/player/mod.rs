@@ -2,28 +2,33 @@
 //! admitted, and when they ended.
 
 mod calls;
-mod comparison;
 mod faults;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use ratelimit_runtime::__private::lines;
 use ratelimit_runtime::{Limit, Permit, RateLimiter, Rejection, Rule, RuleSet};
 use support::judge::{BlockJudge, CallId, HolderId, HolderJudge, Judge, Moment};
+use support::limits::{DAY, ruled};
+use support::lines::wait_until_decided;
 use tokio::task::JoinHandle;
+use tokio::time::{sleep, timeout};
 
 use super::Trace;
-use super::operation::{MOST, Operation, RuleOf, What};
+use super::operation::{MOST, RuleOf, What};
 use crate::calls::{Gate, Verdict};
 use crate::exceptions::Excepted;
 use crate::fleet::{Fleet, Process};
+use crate::player::PATIENCE;
 
-const HOLD: Duration = Duration::from_secs(86_400);
+const HOLD: Duration = DAY;
 const RATE: Limit = Limit::sliding("beside", 8, Duration::from_secs(2));
 const LEASED: Limit = Limit::token_bucket("leased", 1_000, Duration::from_secs(10)).lease(40);
 const TICK: Duration = Duration::from_millis(50);
-const PATIENCE: Duration = Duration::from_secs(20);
+
+/// How many milliseconds a call may take to end once it is decided.
+const A_WHILE: u32 = 500;
 
 /// A call that runs.
 struct Running {
@@ -32,19 +37,17 @@ struct Running {
     holder: Option<HolderId>,
     /// For the judge of the fallback, if it has admitted the call.
     local: Option<HolderId>,
-    /// The rate beside, if there is one.
     rate: Option<CallId>,
     /// One of the rate, if there is one, and one of the units in flight.
     permits: Vec<Permit>,
 }
 
-/// A call that waits.
 struct WaitingCall {
     call: Begun,
-    gate: Arc<Gate>,
+    gate: Gate,
     /// Since when the call is not polled.
     paused: Option<Moment>,
-    task: JoinHandle<(u64, Result<Vec<Permit>, Rejection>)>,
+    task: JoinHandle<Result<Vec<Permit>, Rejection>>,
 }
 
 /// A call that is not decided yet.
@@ -68,13 +71,6 @@ struct Begun {
     excepted: Excepted,
     /// Whether rules admit it without units in flight, or although there are none.
     is_unlimited: bool,
-}
-
-/// The blocks of the key, for the units in flight and for the rate beside them.
-#[derive(Default)]
-struct Blocks {
-    slots: BlockJudge,
-    rate: BlockJudge,
 }
 
 /// What the server knows of the resets in a trace.
@@ -103,7 +99,8 @@ pub(crate) struct SlotPlayer<'a> {
     rate: Judge,
     running: Vec<Running>,
     waiting: Vec<WaitingCall>,
-    blocks: Blocks,
+    /// The blocks of the units in flight, and of the rate beside them.
+    blocks: [BlockJudge; 2],
     /// Since when calls of each process are not polled. Grants may be as old.
     granted_from: Vec<Option<Moment>>,
     /// A call with a grant from before it keeps its turn, or passes it on, without units.
@@ -121,7 +118,7 @@ impl<'a> SlotPlayer<'a> {
     /// Plays a trace, and returns the verdict.
     pub(super) async fn play(fleet: &'a Fleet, trace: &Trace) -> (Verdict, HolderJudge) {
         static NEXT: AtomicU64 = AtomicU64::new(0);
-        fleet.clear();
+        fleet.command("FLUSHALL");
         let alive = fleet.processes[..trace.processes.min(fleet.processes.len())].to_vec();
         let key = format!("slots{}", NEXT.fetch_add(1, Ordering::Relaxed));
         let mut player = Self {
@@ -139,7 +136,7 @@ impl<'a> SlotPlayer<'a> {
             rate: Judge::new(&RATE, None),
             running: Vec::new(),
             waiting: Vec::new(),
-            blocks: Blocks::default(),
+            blocks: Default::default(),
             last_reset: None,
             is_excused: false,
             slot_moves: false,
@@ -155,10 +152,10 @@ impl<'a> SlotPlayer<'a> {
             // The trace before may have restarted the server, and waited for fewer processes.
             player.connect().await;
         }
-        for operation in &trace.operations {
+        for (process, what) in &trace.operations {
             player.verdict.operations += 1;
-            player.tell(format_args!("{operation:?}"));
-            player.operate(*operation).await;
+            player.tell(format_args!("p{process}: {what:?}"));
+            player.operate(process % player.alive.len(), *what).await;
             player.rest().await;
             player.compare().await;
         }
@@ -179,10 +176,6 @@ impl<'a> SlotPlayer<'a> {
         self.verdict.story.push(format!("{at}: {what}"));
     }
 
-    fn process(&self, number: usize) -> usize {
-        number % self.alive.len()
-    }
-
     fn limiter(&self, process: usize) -> RateLimiter {
         self.alive[process].limiter.clone()
     }
@@ -197,34 +190,27 @@ impl<'a> SlotPlayer<'a> {
         if is_of_rate { (RATE, &self.key_of_rate) } else { (self.limit(), &self.key) }
     }
 
-    /// Returns the number that is in force for a call of a process with a limit in its code.
-    fn most_of(&self, process: usize, coded: u64) -> u64 {
-        match self.rules[process] {
-            RuleOf::InFlight(most) => most,
-            _ => coded,
-        }
-    }
-
     fn begin(&self, process: usize, cost: u64, is_rated: bool) -> Begun {
-        let (since, recorded, coded) = (self.now(), self.judge.recorded(), self.most);
-        let most = self.most_of(process, coded);
-        // A decision about keys on two nodes waits until the slot has moved.
-        let is_rated = is_rated && !self.slot_moves;
-        let is_free = self.rules[process] == RuleOf::Exempt;
-        let is_unlimited = is_free || self.rules[process] == RuleOf::Shadow;
-        let (may_fail, excepted) = (false, Excepted::No);
         Begun {
             process,
             cost,
-            is_rated,
-            since,
-            recorded,
-            coded,
-            most,
-            is_free,
-            may_fail,
-            excepted,
-            is_unlimited,
+            // A decision about keys on two nodes waits until the slot has moved.
+            is_rated: is_rated && !self.slot_moves,
+            since: self.now(),
+            recorded: self.judge.recorded(),
+            coded: self.most,
+            most: if let RuleOf::InFlight(most) = self.rules[process] { most } else { self.most },
+            is_free: self.rules[process] == RuleOf::Exempt,
+            is_unlimited: matches!(self.rules[process], RuleOf::Exempt | RuleOf::Shadow),
+            may_fail: false,
+            excepted: Excepted::No,
+        }
+    }
+
+    /// Records that replies to the requests of calls that wait may be lost.
+    fn may_fail(&mut self, which: impl Fn(usize) -> bool) {
+        for WaitingCall { call, .. } in &mut self.waiting {
+            call.may_fail |= which(call.process);
         }
     }
 
@@ -247,19 +233,15 @@ impl<'a> SlotPlayer<'a> {
         }
     }
 
-    async fn operate(&mut self, Operation { process, what }: Operation) {
-        let process = self.process(process);
+    async fn operate(&mut self, process: usize, what: What) {
         match what {
-            What::Call { cost, is_rated, ticks } => {
+            What::Call { cost, is_rated, ticks: None } => {
                 let call = self.begin(process, cost, is_rated);
-                match ticks {
-                    None => {
-                        let future = self.acquire(call, Duration::ZERO);
-                        let result = future.await;
-                        self.decided(call, result);
-                    }
-                    Some(ticks) => self.wait(call, TICK * ticks as u32),
-                }
+                let result = self.acquire(call, Duration::ZERO).await;
+                self.granted(call, self.moment(), result);
+            }
+            What::Call { cost, is_rated, ticks: Some(ticks) } => {
+                self.wait(self.begin(process, cost, is_rated), TICK * ticks as u32);
             }
             What::End { which, end } => self.end_call(which, end).await,
             What::DropWaiting(which) => {
@@ -291,13 +273,12 @@ impl<'a> SlotPlayer<'a> {
                 let ((limit, key), from) = (self.part(is_of_rate), self.moment());
                 self.limiter(process).block(&limit, key, time).await.expect("blocked");
                 let until = from.0 + time.as_micros() as u64;
-                self.blocks.of(is_of_rate).blocked(process, from, until);
+                self.blocks[usize::from(is_of_rate)].blocked(process, from, until);
             }
             What::Unblock { is_of_rate } => {
                 let (limit, key) = self.part(is_of_rate);
                 self.limiter(process).unblock(&limit, key).await.expect("unblocked");
-                let now = self.now();
-                self.blocks.of(is_of_rate).unblocked(now);
+                self.blocks[usize::from(is_of_rate)].unblocked(self.fleet.now());
             }
             What::Reset => {
                 self.limiter(process).reset(&self.limit(), &self.key).await.expect("reset");
@@ -306,16 +287,16 @@ impl<'a> SlotPlayer<'a> {
                 if self.resets == Resets::None {
                     self.resets = Resets::Known;
                 }
-                self.blocks.slots.unblocked(self.now());
+                self.blocks[0].unblocked(self.now());
                 self.last_reset = Some(self.moment());
                 self.is_excused |= self.granted_from.iter().any(Option::is_some);
             }
             What::Advance(ticks) => self.pass(TICK * ticks as u32),
             What::LoseReply { cost, ends } => self.lose_reply(cost, ends).await,
-            What::Disconnect => self.command(&["CLIENT", "KILL", "TYPE", "normal"]).await,
-            What::FlushScripts => self.command(&["SCRIPT", "FLUSH"]).await,
+            What::Disconnect => self.command("CLIENT KILL TYPE normal").await,
+            What::FlushScripts => self.command("SCRIPT FLUSH").await,
             What::LoseMemory => {
-                if self.fleet.command(&["FLUSHALL"]) && self.fleet.command(&["SCRIPT", "FLUSH"]) {
+                if self.fleet.command("FLUSHALL") && self.fleet.command("SCRIPT FLUSH") {
                     self.forget();
                 }
             }
@@ -325,19 +306,15 @@ impl<'a> SlotPlayer<'a> {
                 self.outlive_hold(stands_still.then_some(process)).await;
             }
             What::Crash => self.crash(process),
+            What::MoveSlot if self.slot_moves => self.finish_move(),
             What::MoveSlot => {
-                if self.slot_moves {
-                    self.fleet.finish_move(&self.key);
-                    self.slot_moves = false;
-                } else if self.waiting.iter().all(|waiting| !waiting.call.is_rated) {
-                    self.slot_moves = self.fleet.begin_move(&self.key, true);
-                }
+                let may_move = self.waiting.iter().all(|waiting| !waiting.call.is_rated);
+                self.slot_moves = may_move && self.fleet.begin_move(&self.key, true);
             }
         }
     }
 
     fn rule(&mut self, process: usize, rule: RuleOf) {
-        let mut rules = RuleSet::new();
         let value = match rule {
             RuleOf::Nothing => Rule::new(),
             RuleOf::InFlight(most) => Rule::new().in_flight(most),
@@ -346,23 +323,137 @@ impl<'a> SlotPlayer<'a> {
             RuleOf::Blocked => Rule::new().blocked(true),
             RuleOf::Trial(most) => Rule::new().trial(most),
         };
-        rules.set("slots", value).expect("valid");
-        self.limiter(process).set_rules(rules).expect("valid");
+        self.limiter(process).set_rules(ruled("slots", value)).expect("valid");
         self.rules[process] = rule;
         let Begun { is_free, is_unlimited, .. } = self.begin(process, 0, false);
-        let mut waiting = std::mem::take(&mut self.waiting);
-        for waiting in waiting.iter_mut().filter(|waiting| waiting.call.process == process) {
-            let call = &mut waiting.call;
-            call.most = call.most.max(self.most_of(process, call.coded));
-            call.is_free |= is_free;
-            call.is_unlimited |= is_unlimited;
+        for WaitingCall { call, .. } in &mut self.waiting {
+            if call.process == process {
+                let most = if let RuleOf::InFlight(most) = rule { most } else { call.coded };
+                call.most = call.most.max(most);
+                call.is_free |= is_free;
+                call.is_unlimited |= is_unlimited;
+            }
         }
-        self.waiting = waiting;
+    }
+
+    fn finish_move(&mut self) {
+        if self.slot_moves {
+            self.fleet.finish_move(&self.key);
+            self.slot_moves = false;
+        }
     }
 }
 
-impl Blocks {
-    fn of(&mut self, is_of_rate: bool) -> &mut BlockJudge {
-        if is_of_rate { &mut self.rate } else { &mut self.slots }
+// What the store counts is compared with what the judge knows, after each step and at the end.
+impl SlotPlayer<'_> {
+    /// Waits until the server knows what a process has released and settled.
+    async fn flush(&mut self, process: usize) {
+        let limiter = self.limiter(process);
+        let flushed = async {
+            // A statement that has failed is made again after a pause, by the clock of the limiter.
+            while !matches!(timeout(TICK, limiter.flush()).await, Ok(Ok(()))) {
+                self.pass(2 * TICK);
+            }
+        };
+        if timeout(PATIENCE, flushed).await.is_err() {
+            self.verdict.faults.push(format!("p{process} is not flushed"));
+        }
+    }
+
+    /// Lets everything happen that happens now, and records the calls that have ended their wait.
+    async fn rest(&mut self) {
+        loop {
+            for process in 0..self.alive.len() {
+                let limiter = self.limiter(process);
+                if timeout(PATIENCE, wait_until_decided(&limiter)).await.is_err() {
+                    self.verdict.faults.push(format!("p{process} does not come to rest"));
+                }
+                self.flush(process).await;
+            }
+            for _ in 0..A_WHILE {
+                if !self.is_ending() {
+                    break;
+                }
+                sleep(Duration::from_millis(1)).await;
+            }
+            self.end_lost_again();
+            let ended: Vec<_> =
+                self.waiting.extract_if(.., |waiting| waiting.task.is_finished()).collect();
+            if ended.is_empty() {
+                return self.forget_pauses();
+            }
+            for WaitingCall { mut call, task, .. } in ended {
+                let result = task.await.expect("no panic");
+                let from = self.granted_from[call.process];
+                call.is_free |= from.is_some() && self.last_reset >= from;
+                self.granted(call, from.unwrap_or(self.moment()), result);
+            }
+        }
+    }
+
+    /// Returns whether a call that waits in no line has not ended: a shadow can decide beside it.
+    fn is_ending(&self) -> bool {
+        self.waiting.iter().any(|WaitingCall { call, paused, task, .. }| {
+            paused.is_none() && !task.is_finished() && lines(&self.limiter(call.process)) == 0
+        })
+    }
+
+    /// Returns the units in flight that the server counts; `None` if the key is blocked.
+    async fn counted(&self) -> Option<u64> {
+        // Of a limiter without rules, which is not killed.
+        let wide = self.limit().try_amounts(1_000, None).expect("valid");
+        let process = (0..self.alive.len()).find(|it| self.rules[*it] == RuleOf::Nothing)?;
+        let peeked = self.limiter(process).peek(&wide, &self.key, 0).await.ok()?;
+        peeked.allowed.then(|| 1_000 - peeked.remaining)
+    }
+
+    /// Compares what the server counts with the calls that run.
+    async fn compare(&mut self) {
+        let is_known = self.judge.knows_all() && !self.is_excused;
+        if !is_known || !self.waiting.is_empty() {
+            return;
+        }
+        let held = self.judge.held();
+        if let Some(counted) = self.counted().await.filter(|counted| *counted != held) {
+            self.verdict.faults.push(format!("the store counts {counted}, and {held} are held"));
+        }
+    }
+
+    /// Ends all calls. Then nothing is held.
+    async fn end(mut self) -> (Verdict, HolderJudge) {
+        for process in &self.alive {
+            process.limiter.set_rules(RuleSet::new()).expect("no rules");
+        }
+        self.rules.fill(RuleOf::Nothing);
+        let crashed = std::mem::take(&mut self.crashed);
+        let stopped = crashed.into_iter().flat_map(|(process, _, stopped)| {
+            process.clock.set(self.fleet.clock.now());
+            stopped
+        });
+        let waiting: Vec<_> = stopped.chain(std::mem::take(&mut self.waiting)).collect();
+        for waiting in &waiting {
+            waiting.task.abort();
+        }
+        for waiting in waiting {
+            let _ = waiting.task.await;
+        }
+        self.running.clear();
+        self.finish_move();
+        self.rest().await;
+        let breaches = [self.judge.breaches(), self.local.breaches(), self.rate.breaches()];
+        self.verdict.breaches.extend(breaches.concat());
+        if self.blocks[0].knows_any() {
+            self.limiter(0).unblock(&self.limit(), &self.key).await.expect("unblocked");
+        }
+        let is_free = async {
+            while self.counted().await != Some(0) {
+                sleep(Duration::from_millis(5)).await;
+            }
+        };
+        if timeout(PATIENCE, is_free).await.is_err() {
+            let left = self.counted().await;
+            self.verdict.faults.push(format!("{left:?} units are left when all calls have ended"));
+        }
+        (self.verdict, self.judge)
     }
 }
