@@ -8,14 +8,15 @@
 //! - calls that were always polled were admitted in order;
 //! - no line holds a call or a unit, and the store has nothing reserved.
 
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use futures::FutureExt;
 use ratelimit_runtime::__private::lines;
 use ratelimit_runtime::{Algorithm, Decision, Limit, OnError, RateLimiter, Rejection};
 use support::ALGORITHMS;
-use support::judge::{Judge, JudgedCall};
+use support::judge::Judge;
 use support::proxy::{Network, Proxy};
 use support::random::Random;
 use support::server::Server;
@@ -41,6 +42,9 @@ const RUN: Duration = Duration::from_millis(1_500);
 /// The seeds of the runs. Seeds that found a fault stay.
 const SEEDS: std::ops::Range<u64> = 1..7;
 
+/// The number of the next call that is always polled.
+static NUMBER: AtomicU64 = AtomicU64::new(0);
+
 /// A call that was always polled.
 struct Ended {
     /// The number of the call, in the order in which the calls entered the line.
@@ -55,19 +59,20 @@ struct Ended {
 /// The calls of one limit.
 #[derive(Default)]
 struct Record {
-    /// The time and the cost of each admitted call, in any state of polling.
-    admitted: Vec<(SystemTime, u64)>,
+    /// The time in microseconds and the cost of each admitted call, in any state of polling.
+    admitted: Vec<(u64, u64)>,
     ended: Vec<Ended>,
     has_gifts: bool,
     has_failed: bool,
-    /// How many calls were always polled.
-    calls: u64,
 }
 
 impl Record {
     fn add(&mut self, result: &Result<Decision, Rejection>, cost: u64) {
         match result {
-            Ok(_) => self.admitted.push((SystemTime::now(), cost)),
+            Ok(_) => {
+                let now = UNIX_EPOCH.elapsed().expect("after 1970");
+                self.admitted.push((now.as_micros() as u64, cost));
+            }
             Err(Rejection::Limited { decision, .. }) => assert!(!decision.retry_after.is_zero()),
             Err(Rejection::Unavailable { .. }) => self.has_failed = true,
             Err(other) => panic!("{other:?}"),
@@ -95,10 +100,9 @@ impl Chaos {
     fn start(&mut self, tasks: &mut JoinSet<()>, still: &Handle) {
         let (cost, wait) = (1 + self.random.below(3), self.random.millis(600));
         let check = self.limiter.check(&self.limit.wait(wait), "key", cost);
-        let record = Arc::clone(&self.record);
+        let (record, pause) = (Arc::clone(&self.record), self.random.millis(400));
         let add = move |result| record.lock().expect("no panic").add(&result, cost);
         let record = Arc::clone(&self.record);
-        let pause = self.random.millis(400);
         match self.random.below(10) {
             // Dropped after a while.
             0 | 1 => drop(tasks.spawn(async move {
@@ -117,11 +121,7 @@ impl Chaos {
             3 => drop(still.spawn(async move { add(check.await) })),
             _ => drop(tasks.spawn(async move {
                 let start = Instant::now();
-                let number = {
-                    let mut record = record.lock().expect("no panic");
-                    record.calls += 1;
-                    record.calls
-                };
+                let number = NUMBER.fetch_add(1, Relaxed);
                 // The call enters the line in the first poll, at once.
                 let result = check.await;
                 let (at, is_admitted) = (Instant::now(), result.is_ok());
@@ -149,13 +149,11 @@ impl Chaos {
             }
             if self.random.below(15) == 0 {
                 // A call under a changed limit.
-                let changed = Limit::new("chaos", self.limit.algorithm(), THRESHOLD / 2, PERIOD);
-                let mut changed = changed.expect("valid").wait(self.random.millis(200));
-                if changed.algorithm() == Algorithm::TokenBucket {
-                    changed = changed.burst(3);
-                }
-                let check = self.limiter.check(&changed, "key", 1);
-                let record = Arc::clone(&self.record);
+                let burst = (self.limit.algorithm() == Algorithm::TokenBucket).then_some(3);
+                let changed = self.limit.try_amounts(THRESHOLD / 2, burst).expect("valid");
+                let changed = changed.wait(self.random.millis(200));
+                let (check, record) =
+                    (self.limiter.check(&changed, "key", 1), Arc::clone(&self.record));
                 tasks.spawn(async move {
                     let result = check.await;
                     record.lock().expect("no panic").add(&result, 1);
@@ -171,27 +169,15 @@ fn check_record(seed: u64, algorithm: Algorithm, record: &mut Record, pause: Dur
     let what = format!("seed {seed}, {algorithm}, the machine paused for {pause:?}");
     let slack = SLACK + pause;
     for Ended { wait, took, number, .. } in &record.ended {
-        assert!(
-            *took <= *wait + DEADLINE + slack,
-            "{what}: call {number} took {took:?} of {wait:?}"
-        );
+        assert!(*took <= *wait + DEADLINE + slack, "{what}: {number} took {took:?} of {wait:?}");
     }
     if !record.has_gifts {
         let limit = limit(algorithm);
         let mut judge = Judge::new(&limit, None);
-        let micros = |at: SystemTime| {
-            at.duration_since(SystemTime::UNIX_EPOCH).expect("after 1970").as_micros() as u64
-        };
         for (at, cost) in &record.admitted {
             // A call starts up to a deadline after its charge.
-            let starts = (micros(*at - DEADLINE - slack), micros(*at));
-            judge.admitted(JudgedCall {
-                starts,
-                decided: starts.0,
-                charged: *cost,
-                threshold: limit.threshold(),
-                capacity: limit.capacity(),
-            });
+            let from = at - (DEADLINE + slack).as_micros() as u64;
+            judge.admitted_between(&limit, (from, *at), *cost);
         }
         let breaches = judge.breaches();
         assert!(breaches.is_empty(), "{what}: {breaches:?}");
@@ -223,15 +209,9 @@ async fn rest(seed: u64, limiter: &RateLimiter) {
 
 fn run(seed: u64, limiter: &RateLimiter, network: Option<&Proxy>) {
     let (gives, fails) = (seed.is_multiple_of(3), seed.is_multiple_of(2));
-    let runtime = |name| {
-        Builder::new_multi_thread()
-            .worker_threads(1)
-            .thread_name(name)
-            .enable_all()
-            .build()
-            .expect("a runtime")
-    };
-    let (moving, still) = (runtime("moving"), runtime("still"));
+    let runtime =
+        || Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
+    let (moving, still) = (runtime(), runtime());
     let records: Vec<SharedRecord> = ALGORITHMS.iter().map(|_| SharedRecord::default()).collect();
     let pause = Arc::new(Mutex::new(Duration::ZERO));
     moving.block_on(async {
@@ -260,8 +240,7 @@ fn run(seed: u64, limiter: &RateLimiter, network: Option<&Proxy>) {
             let pause = random.millis(400);
             drop(still.spawn(async move { std::thread::sleep(pause) }));
             if let Some(proxy) = network.filter(|_| fails) {
-                let fault = [Network::Cut, Network::RepliesLost, Network::Blackhole];
-                proxy.set(fault[random.below(3) as usize]);
+                proxy.set(random.of(&[Network::Cut, Network::RepliesLost, Network::Blackhole]));
                 sleep(random.millis(250)).await;
                 proxy.set(Network::Up);
             }
