@@ -15,6 +15,7 @@ use ratelimit_runtime::{RateLimiter, Rejection, Rules, rate_limit, set_global};
 use support::example::ratelimit;
 use support::http::get;
 use support::server::Server;
+use support::wait::block_until;
 use tokio::net::TcpListener;
 
 const GUIDE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/night.md");
@@ -30,8 +31,16 @@ type Act = (&'static str, fn(&mut Night), fn(&Night));
 
 const ACTS: [Act; 8] = [
     // Processes announce a limit after its first call.
-    ("What do I prepare?", |night| night.call_each_process_once(), |_| {}),
-    ("Redis is down. What now?", |night| night.server = None, Night::check_rules_are_in_force),
+    (
+        "What do I prepare?",
+        |night| {
+            for path in ["/api/monitoring", "/search/monitoring"] {
+                assert_eq!(night.admitted(path, PROCESSES), PROCESSES);
+            }
+        },
+        |_| {},
+    ),
+    ("Redis is down. What now?", |night| night.server.stop(), Night::check_rules_are_in_force),
     ("Redis is back, and empty. What now?", Night::start_redis, Night::check_rules_are_in_force),
     (
         "A customer floods the service. Who?",
@@ -46,7 +55,16 @@ const ACTS: [Act; 8] = [
         |night| assert_eq!(night.admitted("/api/acme", 101), 100),
         |night| assert_eq!(night.admitted("/api/acme", 300), 300),
     ),
-    ("How do I try a stricter limit?", |_| {}, Night::call_search),
+    (
+        "How do I try a stricter limit?",
+        |_| {},
+        |night| {
+            for (path, calls) in [("/search/acme", 12), ("/search/bigshop", 7), ("/search/zoe", 5)]
+            {
+                assert_eq!(night.admitted(path, calls), calls, "a trial rejects nothing");
+            }
+        },
+    ),
     (
         "Whom would it reject?",
         |_| {},
@@ -74,14 +92,14 @@ fn main() {
 fn play() {
     let text = fs::read_to_string(GUIDE).expect("the guide");
     let sections = sections(&text);
-    let headings: Vec<_> = sections.iter().map(|section| section.heading).collect();
+    let headings: Vec<_> = sections.iter().map(|(heading, _)| *heading).collect();
     assert_eq!(headings, ACTS.map(|(heading, ..)| heading));
 
     let mut night = Night::begin();
-    for (section, (_, before, after)) in sections.iter().zip(ACTS) {
+    for ((_, typed), (_, before, after)) in sections.iter().zip(ACTS) {
         before(&mut night);
-        for typed in &section.typed {
-            night.check_output(typed);
+        for (command, output) in typed {
+            night.check_output(command, output);
         }
         after(&night);
     }
@@ -89,10 +107,7 @@ fn play() {
 
 /// The service, its Redis, and the folder of the operator.
 struct Night {
-    /// None while Redis is down.
-    server: Option<Server>,
-    port: u16,
-    url: String,
+    server: Server,
     service: Vec<ServiceProcess>,
     folder: tempfile::TempDir,
 }
@@ -100,29 +115,23 @@ struct Night {
 impl Night {
     fn begin() -> Self {
         let server = Server::start();
-        let (port, url) = (server.port(), server.url.clone());
-        let service = (0..PROCESSES).map(|_| ServiceProcess::start(&url)).collect();
-        let folder = tempfile::tempdir().expect("a folder");
-        Self { server: Some(server), port, url, service, folder }
+        let service = (0..PROCESSES).map(|_| ServiceProcess::start(&server.url)).collect();
+        Self { server, service, folder: tempfile::tempdir().expect("a folder") }
     }
 
     /// Runs a command of the guide, and compares what it prints. A command that only looks runs again until the
     /// processes have announced what the guide shows.
-    fn check_output(&self, typed: &Typed<'_>) {
-        let started = Instant::now();
-        loop {
-            let output = self.output(typed.command);
-            let (seen, expected) = (comparable(&output), comparable(&typed.output));
-            if seen == expected {
-                return;
-            }
+    fn check_output(&self, command: &str, expected: &str) {
+        let looks = ["list", "top", "find", "peek", "get", "log"];
+        let only_looks = command.split(' ').nth(1).is_some_and(|word| looks.contains(&word));
+        let (started, mut seen) = (Instant::now(), self.output(command));
+        while comparable(&seen) != comparable(expected) {
             assert!(
-                typed.only_looks() && started.elapsed() < PATIENCE,
-                "`{}` prints\n{output}\nand the guide shows\n{}",
-                typed.command,
-                typed.output
+                only_looks && started.elapsed() < PATIENCE,
+                "`{command}` prints\n{seen}\nand the guide shows\n{expected}"
             );
             std::thread::sleep(Duration::from_millis(200));
+            seen = self.output(command);
         }
     }
 
@@ -134,8 +143,9 @@ impl Night {
         let mut shell = Command::new("sh");
         shell.args(["-c", &format!("exec 2>&1\n{command}")]).current_dir(self.folder.path());
         shell.env("PATH", format!("{}:{path}", folder.display()));
-        shell.env("RATELIMIT_REDIS_URL", &self.url).env("USER", "alice");
-        shell.env_remove("KEY_PREFIX").env_remove("RUST_BACKTRACE").stdin(Stdio::null());
+        shell.env("RATELIMIT_REDIS_URL", &self.server.url);
+        shell.env("USER", "alice").env_remove("KEY_PREFIX").env_remove("RUST_BACKTRACE");
+        shell.stdin(Stdio::null());
         String::from_utf8(shell.output().expect("a shell").stdout).expect("UTF-8")
     }
 
@@ -145,12 +155,6 @@ impl Night {
         turns.filter(|process| get(process.address, path, &[]).status == 200).count()
     }
 
-    fn call_each_process_once(&self) {
-        for path in ["/api/monitoring", "/search/monitoring"] {
-            assert_eq!(self.admitted(path, PROCESSES), PROCESSES);
-        }
-    }
-
     /// The counts of `api` are in each process now, and bigshop has its 500 calls.
     fn check_rules_are_in_force(&self) {
         assert_eq!(self.admitted("/api/bigshop", 150), 150, "more than 100 in the code");
@@ -158,70 +162,42 @@ impl Night {
 
     /// Starts an empty Redis, and waits until each process counts there.
     fn start_redis(&mut self) {
-        let server = Server::start_on(self.port);
+        self.server = Server::start_on(self.server.port());
         for (index, process) in self.service.iter().enumerate() {
             let customer = format!("back-{index}");
-            let is_counted = || server.ttls().iter().any(|(key, _)| key.contains(&customer));
-            while !is_counted() {
+            block_until("the process counts in Redis", || {
                 let status = get(process.address, &format!("/api/{customer}"), &[]).status;
                 assert!(status == 200 || status == 429, "{status}");
-                std::thread::sleep(Duration::from_millis(20));
-            }
-        }
-        self.server = Some(server);
-    }
-
-    fn call_search(&self) {
-        for (customer, calls) in [("acme", 12), ("bigshop", 7), ("zoe", 5)] {
-            let admitted = self.admitted(&format!("/search/{customer}"), calls);
-            assert_eq!(admitted, calls, "a trial rejects nothing");
+                self.server.ttls().iter().any(|(key, _)| key.contains(&customer))
+            });
         }
     }
 }
 
 // The transcripts of the guide: what the operator types, and what comes back.
 
-/// A section of the guide with commands.
-struct Section<'a> {
-    heading: &'a str,
-    typed: Vec<Typed<'a>>,
-}
-
-/// A command, and the lines below it.
-struct Typed<'a> {
-    command: &'a str,
-    output: String,
-}
-
-impl Typed<'_> {
-    /// Returns whether the command changes nothing.
-    fn only_looks(&self) -> bool {
-        let looks = ["list", "top", "find", "peek", "get", "log"];
-        self.command.split(' ').nth(1).is_some_and(|word| looks.contains(&word))
-    }
-}
+/// A section: its heading, and each command with the lines below it.
+type Section<'a> = (&'a str, Vec<(&'a str, String)>);
 
 /// Returns the sections that have transcripts: blocks of the language `console`, in which `$ ` is before a command.
 fn sections(page: &str) -> Vec<Section<'_>> {
     let (mut sections, mut is_transcript) = (Vec::<Section<'_>>::new(), false);
     for line in page.lines() {
-        let last = sections.last_mut();
         if let Some(heading) = line.strip_prefix("## ") {
-            sections.push(Section { heading, typed: Vec::new() });
+            sections.push((heading, Vec::new()));
         } else if line.starts_with("```") {
             is_transcript = line == "```console";
         } else if is_transcript {
-            let typed = &mut last.expect("a heading above the transcript").typed;
+            let (_, typed) = sections.last_mut().expect("a heading above the transcript");
             if let Some(command) = line.strip_prefix("$ ") {
-                typed.push(Typed { command, output: String::new() });
-                continue;
+                typed.push((command, String::new()));
+            } else {
+                let (_, output) = typed.last_mut().expect("a command above the output");
+                output.extend([line, "\n"]);
             }
-            let output = &mut typed.last_mut().expect("a command above the output").output;
-            output.push_str(line);
-            output.push('\n');
         }
     }
-    sections.retain(|section| !section.typed.is_empty());
+    sections.retain(|(_, typed)| !typed.is_empty());
     sections
 }
 
@@ -271,7 +247,6 @@ async fn search(extract::Path(customer): extract::Path<String>) -> Result<String
     Ok(format!("nothing found for {customer}\n"))
 }
 
-/// Runs one process of the service.
 #[tokio::main]
 async fn serve(url: &str) {
     // Counts and rules are in Redis, and operators may see the names of customers.
