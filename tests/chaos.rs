@@ -45,7 +45,6 @@ const SEEDS: std::ops::Range<u64> = 1..7;
 /// The number of the next call that is always polled.
 static NUMBER: AtomicU64 = AtomicU64::new(0);
 
-/// A call that was always polled.
 struct Ended {
     /// The number of the call, in the order in which the calls entered the line.
     number: u64,
@@ -56,7 +55,6 @@ struct Ended {
     is_admitted: bool,
 }
 
-/// The calls of one limit.
 #[derive(Default)]
 struct Record {
     /// The time in microseconds and the cost of each admitted call, in any state of polling.

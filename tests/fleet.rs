@@ -26,10 +26,9 @@ struct Fleet {
 }
 
 fn main() {
-    let (server, programs) =
-        (Server::start(), [last_release(), env!("CARGO_BIN_EXE_fleet_member").into()]);
-    let fleet = Fleet { server, programs };
-    println!("\nrunning {} tests", 4 * ALGORITHMS.len() + 1);
+    let programs = [last_release(), env!("CARGO_BIN_EXE_fleet_member").into()];
+    let (fleet, count) = (Fleet { server: Server::start(), programs }, 4 * ALGORITHMS.len() + 1);
+    println!("\nrunning {count} tests");
     for algorithm in ALGORITHMS {
         for leases in ["unleased", "leased", "auto"] {
             fleet.count(algorithm, leases);
@@ -41,8 +40,7 @@ fn main() {
     }
     fleet.hold();
     println!("test fleet::in_flight ... ok");
-    let passed = 4 * ALGORITHMS.len() + 1;
-    println!("\ntest result: ok. {passed} passed; 0 failed; 0 ignored\n");
+    println!("\ntest result: ok. {count} passed; 0 failed; 0 ignored\n");
 }
 
 /// Returns the program of the last release. Builds it from the sources of the tag, once.
@@ -103,7 +101,7 @@ impl Fleet {
     /// Asserts that each key expires, and deletes all.
     fn end(&self) {
         self.server.assert_all_keys_expire();
-        redis::cmd("FLUSHALL").exec(&mut self.server.connection()).expect("FLUSHALL");
+        self.server.command::<()>("FLUSHALL");
     }
 
     /// Four processes count their calls, with or without leases.
@@ -153,10 +151,8 @@ impl Fleet {
         let kept = if is_bucket(algorithm) { (ESTIMATE - 1) * settled / 5 } else { 0 };
         let range = settled + killed..=settled + ESTIMATE * killed + kept;
         assert!(range.contains(&charged), "{algorithm}: {charged} of {range:?}");
-        assert!(
-            settled + killed > THRESHOLD / ESTIMATE,
-            "{algorithm}: {settled} and {killed} calls"
-        );
+        let calls = settled + killed;
+        assert!(calls > THRESHOLD / ESTIMATE, "{algorithm}: {settled} and {killed} calls");
         self.end();
     }
 
@@ -164,13 +160,10 @@ impl Fleet {
     fn hold(&self) {
         let mut steps = Vec::new();
         for (process, text) in self.run("in_flight", &["held"; PROCESSES]).iter().enumerate() {
-            let calls = text.lines().map(|line| {
-                let numbers = line.strip_prefix("held ").expect("a call").split(' ');
-                let numbers: Vec<u64> =
-                    numbers.map(|number| number.parse().expect("a time")).collect();
-                <[u64; 3]>::try_from(numbers).expect("three times")
-            });
-            for (call, [asked, from, until]) in calls.enumerate() {
+            for (call, line) in text.lines().enumerate() {
+                let times = line.strip_prefix("held ").expect("a call").split(' ');
+                let times: Vec<u64> = times.map(|time| time.parse().expect("a time")).collect();
+                let [asked, from, until] = times[..] else { panic!("{line}") };
                 // An end comes before a start of the same time.
                 steps.extend([(until, 0, process, call, from), (from, 1, process, call, asked)]);
             }
@@ -181,7 +174,7 @@ impl Fleet {
             if begins == 1 {
                 held.insert((process, call), judge.admitted(process, (since, at), 1, SLOTS));
             } else {
-                judge.ended(held[&(process, call)], at);
+                judge.ended([held[&(process, call)]], at);
             }
         }
         let breaches = judge.breaches();

@@ -16,7 +16,6 @@ use crate::exceptions::Excepted;
 use crate::operation::Cost;
 use crate::player::{A_SECOND, PATIENCE, Player, show};
 
-/// What the judge says of a trace.
 #[derive(Debug, Default)]
 pub(crate) struct Verdict {
     /// The operations that were played, and the calls that were admitted.
@@ -55,7 +54,6 @@ pub(crate) struct Call {
 
 pub(crate) struct Waiting {
     pub(crate) call: Call,
-    /// Since when the call is not polled.
     paused: Option<Moment>,
     gate: Gate,
     pub(crate) task: JoinHandle<(u64, Result<Admitted, Rejection>)>,
@@ -66,7 +64,6 @@ pub(crate) struct Waiting {
 /// An admitted call, and its permit if its charge can be settled.
 pub(crate) type Admitted = (Decision, Option<Permit>);
 
-/// An admitted call whose charge is not settled.
 pub(crate) struct Open {
     pub(crate) process: usize,
     pub(crate) permit: Permit,
@@ -97,7 +94,6 @@ impl Gate {
         }
     }
 
-    /// Returns a future that is not polled while the gate is shut.
     pub(crate) fn guard<F: Future>(&self, future: F) -> impl Future<Output = F::Output> + use<F> {
         let (gate, mut future) = (self.clone(), Box::pin(future));
         poll_fn(move |context| {
@@ -113,7 +109,6 @@ impl Gate {
 }
 
 impl Player<'_> {
-    /// Begins a call.
     pub(crate) fn call(
         &self,
         process: usize,
@@ -131,7 +126,6 @@ impl Player<'_> {
         }
     }
 
-    /// Makes a call that does not wait.
     pub(crate) async fn call_at_once(
         &mut self,
         process: usize,
@@ -280,7 +274,6 @@ impl Player<'_> {
         self.collect().await;
     }
 
-    /// Records the calls that have ended.
     pub(crate) async fn collect(&mut self) {
         if !self.has_waited {
             return;

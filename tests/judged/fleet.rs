@@ -9,7 +9,6 @@ use support::cluster::Cluster;
 use support::proxy::{Network, Proxy};
 use support::server::{Server, command};
 
-/// The most processes of a trace.
 pub(crate) const MOST_PROCESSES: usize = 8;
 
 /// The time at which traces begin, and the time after which they begin there again, in the year 2100: a virtual clock
@@ -33,7 +32,7 @@ pub(crate) struct Fleet {
 
 enum SharedStore {
     Embedded,
-    Server(SharedServer),
+    Server(Box<SharedServer>),
     Cluster(Cluster),
 }
 
@@ -48,21 +47,18 @@ struct SharedServer {
 }
 
 impl Fleet {
-    /// One process on the embedded store.
     pub(crate) fn embedded() -> Self {
         Self::start(SharedStore::Embedded, 1)
     }
 
-    /// Processes that share a server.
     pub(crate) fn redis(server: &Server) -> Self {
         let connection = RefCell::new(server.connection());
         let proxy = Proxy::start(server.port(), Duration::ZERO);
         let (url, port, restarted) = (server.url.clone(), server.port(), RefCell::default());
-        let server = SharedServer { url, port, connection, restarted, proxy };
+        let server = Box::new(SharedServer { url, port, connection, restarted, proxy });
         Self::start(SharedStore::Server(server), MOST_PROCESSES)
     }
 
-    /// Processes that share a cluster.
     pub(crate) fn cluster(cluster: Cluster) -> Self {
         Self::start(SharedStore::Cluster(cluster), 3)
     }
@@ -74,7 +70,6 @@ impl Fleet {
         fleet
     }
 
-    /// Starts a process.
     pub(crate) fn process(&self, number: usize) -> Process {
         let builder = match &self.store {
             SharedStore::Embedded => RateLimiter::builder(),

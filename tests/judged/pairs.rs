@@ -25,7 +25,6 @@ fn leased(units: u64, setup: Setup) -> Setup {
     Setup { leasing: Leasing::UpTo(units), ..setup }
 }
 
-/// Plays operations of processes, and asserts how many calls are admitted.
 fn play(fleet: &Fleet, admitted: usize, setup: &Setup, operations: &[Operation]) {
     let trace = Trace { setup: setup.clone(), operations: operations.to_vec() };
     let verdict = runtime().block_on(Player::play(fleet, &trace, false));
@@ -37,7 +36,6 @@ fn on_redis(admitted: usize, setup: &Setup, operations: &[Operation]) {
     play(&Fleet::redis(&Server::start()), admitted, setup, operations);
 }
 
-/// Asserts how many calls the embedded store and Redis admit.
 fn on_both(admitted: [usize; 2], setup: &Setup, operations: &[Operation]) {
     play(&Fleet::embedded(), admitted[0], setup, operations);
     on_redis(admitted[1], setup, operations);

@@ -25,7 +25,6 @@ pub(crate) const A_SECOND: u64 = 1_000_000;
 /// How long a process may take to come to rest, in real time.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The state of a trace that is played.
 pub(crate) struct Player<'a> {
     pub(crate) fleet: &'a Fleet,
     pub(crate) setup: &'a Setup,
@@ -295,7 +294,6 @@ impl Player<'_> {
         }
     }
 
-    /// Sets the clock of each process.
     pub(crate) fn move_clocks(&mut self) {
         for (number, process) in self.alive.iter().enumerate() {
             let time = self.clock_of(number);

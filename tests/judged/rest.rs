@@ -12,7 +12,6 @@ use crate::player::{A_SECOND, PATIENCE, Player};
 use crate::trace::{Place, Setup};
 
 impl Player<'_> {
-    /// Ends all calls, and compares what is left of the count.
     pub(crate) async fn end(mut self) -> Verdict {
         // All of them before one is awaited: a call that is dropped can pass its grant to another.
         let waiting = std::mem::take(&mut self.waiting);
@@ -125,7 +124,6 @@ impl Player<'_> {
         }
     }
 
-    /// Returns the longest time until a count is empty.
     fn longest_wait(&self, limit: &Limit) -> u64 {
         let period = counted_period(self.setup);
         match limit.algorithm() {

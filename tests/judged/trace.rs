@@ -63,7 +63,6 @@ impl Setup {
         })
     }
 
-    /// Returns a limit with the lease of the trace.
     pub(crate) fn leased(&self, limit: &Limit) -> Limit {
         match self.leasing {
             Leasing::None => *limit,
@@ -77,7 +76,6 @@ impl Setup {
         self.leasing == Leasing::None || self.is_bucket()
     }
 
-    /// Returns the most units that a process leases.
     pub(crate) fn most_leased(&self) -> u64 {
         match self.leasing {
             Leasing::None => 0,

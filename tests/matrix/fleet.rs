@@ -13,7 +13,7 @@ use ratelimit_runtime::{OnError, RateLimiter, Rejection, Rules, StoreError};
 use support::history::{AdmittedCall, machine_time};
 use support::runtime;
 
-use super::{DEADLINE, LIMIT};
+use super::{BEFORE, DEADLINE, LIMIT};
 
 const PROCESSES: usize = 3;
 const TASKS: usize = 16;
@@ -50,7 +50,9 @@ impl Fleet {
     /// Starts processes with arguments: a URL, and `rules` if they read rules from Redis.
     pub(crate) fn start_with(arguments: &[&str]) -> Self {
         let arguments = [&["process"], arguments].concat();
-        Self((0..PROCESSES).map(|_| Process::start(&arguments)).collect())
+        let fleet = Self((0..PROCESSES).map(|_| Process::start(&arguments)).collect());
+        sleep(BEFORE);
+        fleet
     }
 
     /// Gives the processes a tenth of the time, as a machine with too many of them does.
@@ -205,7 +207,7 @@ impl Process {
     }
 
     pub(crate) fn signal(&self, name: &str) {
-        signal(&self.child, name);
+        signal(self.child.id(), name);
     }
 
     /// Stops processes. Returns whether each has succeeded, and its lines.
@@ -223,8 +225,8 @@ impl Process {
     }
 }
 
-pub(crate) fn signal(process: &Child, name: &str) {
-    let status = Command::new("kill").args([name, &process.id().to_string()]).status();
+pub(crate) fn signal(process: u32, name: &str) {
+    let status = Command::new("kill").args([name, &process.to_string()]).status();
     assert!(status.is_ok_and(|status| status.success()), "{name}");
 }
 
@@ -240,7 +242,6 @@ pub(crate) fn ready() -> Arc<AtomicBool> {
     stopping
 }
 
-/// Returns the numbers of a line.
 pub(crate) fn numbers<const N: usize>(line: &str) -> [u64; N] {
     let numbers = line.split(' ').map(|number| number.parse().expect("a number"));
     numbers.collect::<Vec<_>>().try_into().expect("all numbers")

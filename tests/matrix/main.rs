@@ -11,14 +11,11 @@ mod fleet;
 mod slots;
 
 use std::fmt::Write as _;
-use std::path::Path;
-use std::process::Command;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use ratelimit_runtime::{Limit, RateLimiter};
-use redis::{Client, Commands, ConnectionAddr};
-use redis_test::server::RedisServer;
+use redis::Commands;
 use support::cluster::Cluster;
 use support::filter::Filter;
 use support::history::machine_time;
@@ -45,7 +42,6 @@ fn main() {
     }
 }
 
-/// What a fault can lose.
 #[derive(Clone, Copy, PartialEq)]
 enum Loses {
     /// So the admitted cost reaches the threshold.
@@ -167,11 +163,9 @@ const FAULT: Duration = Duration::from_secs(1);
 const AFTER: Duration = Duration::from_millis(2_500);
 const LONG_AFTER: Duration = Duration::from_millis(3_500);
 
-/// Plays a fault of one server, and its end.
 fn on_server(fault: impl FnOnce(&Server, &Fleet), after: Duration) -> Report {
     let server = Server::start();
     let fleet = Fleet::start(&server.url);
-    sleep(BEFORE);
     fault(&server, &fleet);
     fleet.finish(after)
 }
@@ -220,7 +214,6 @@ fn hostile() -> Report {
     let fleet = Fleet::start_with(&[&server.url, "rules"]);
     let mut connection = server.connection();
     let large = "x".repeat(20_000_000);
-    sleep(BEFORE);
     let rules = "rl:{rules}";
     for field in ["rules", "version"] {
         connection.hset::<_, _, _, ()>(rules, field, &large).expect("HSET");
@@ -260,54 +253,37 @@ fn through_proxy(network: Network) -> Report {
     let server = Server::start();
     let proxy = Proxy::start(server.port(), Duration::ZERO);
     let fleet = Fleet::start(&proxy.url());
-    sleep(BEFORE);
     proxy.set(network);
     sleep(FAULT);
     proxy.set(Network::Up);
     fleet.finish(AFTER)
 }
 
-/// Starts a server that loses no writes when it is killed.
-fn start_durable(port: u16, folder: &Path) -> RedisServer {
-    let address = ConnectionAddr::Tcp("127.0.0.1".to_owned(), port);
-    let keep = ["--appendonly", "yes", "--appendfsync", "always", "--dir"];
-    let spawn =
-        |command: &mut Command| command.args(keep).arg(folder).spawn().expect("redis-server");
-    let start = RedisServer::new_with_addr_tls_modules_and_spawner;
-    let server = start(address, None, None, false, None, &[], spawn);
-    let client = Client::open(server.connection_info()).expect("an address");
-    while client.get_connection().is_err() {
-        sleep(Duration::from_millis(5));
-    }
-    server
-}
-
 fn killed() -> Report {
-    let (folder, port) = (tempfile::tempdir().expect("a folder"), port::free());
-    let mut server = start_durable(port, folder.path());
-    let fleet = Fleet::start(&format!("redis://127.0.0.1:{port}"));
-    sleep(BEFORE);
+    let (temporary, port) = (tempfile::tempdir().expect("a folder"), port::free());
+    let folder = temporary.path().to_str().expect("UTF-8");
+    // It loses no writes when it is killed.
+    let durable = ["--appendonly", "yes", "--appendfsync", "always", "--dir", folder];
+    let mut server = Server::start_with(port, &durable);
+    let fleet = Fleet::start(&server.url);
     server.stop();
     sleep(FAULT);
-    let _server = start_durable(port, folder.path());
+    let _server = Server::start_with(port, &durable);
     fleet.finish(AFTER)
 }
 
 fn stopped() -> Report {
-    let (folder, port) = (tempfile::tempdir().expect("a folder"), port::free());
-    let server = start_durable(port, folder.path());
-    let fleet = Fleet::start(&format!("redis://127.0.0.1:{port}"));
-    sleep(BEFORE);
-    signal(&server.process, "-STOP");
-    sleep(FAULT);
-    signal(&server.process, "-CONT");
-    fleet.finish(AFTER)
+    let stop = |server: &Server, _: &Fleet| {
+        signal(server.id(), "-STOP");
+        sleep(FAULT);
+        signal(server.id(), "-CONT");
+    };
+    on_server(stop, AFTER)
 }
 
 fn failed_over() -> Report {
     let mut sentinels = Sentinels::start();
     let fleet = Fleet::start(&sentinels.url("master0"));
-    sleep(BEFORE);
     // The replica has all writes up to this moment. Later ones can be lost.
     sentinels.wait_for_replication();
     sentinels.kill_primary();
@@ -320,7 +296,6 @@ fn node_lost() -> Report {
     // The limiter finds the cluster through a node that stays up.
     let seed = cluster.port((owner + 1) % cluster.len());
     let fleet = Fleet::start(&format!("redis+cluster://127.0.0.1:{seed}"));
-    sleep(BEFORE);
     while !is_replicated(&mut cluster.connection(owner)) {}
     cluster.kill(owner);
     fleet.finish(Duration::from_secs(11))
@@ -330,7 +305,6 @@ fn resharded() -> Report {
     let cluster = Cluster::start(0);
     let slot = cluster.slot(KEY);
     let fleet = Fleet::start(&cluster.url());
-    sleep(BEFORE);
     for _ in 0..2 {
         cluster.move_slot(slot, Duration::from_millis(150));
     }

@@ -10,10 +10,6 @@ use ratelimit_runtime::{Calendar, Limit};
 static ZONES: LazyLock<TimeZoneDatabase> = LazyLock::new(TimeZoneDatabase::bundled);
 
 /// Returns the start and the end of the window at a time; `None` if the windows of the limit have one length.
-///
-/// # Panics
-///
-/// On a zone that is not in the database.
 pub fn window(limit: &Limit, now: u64) -> Option<(u64, u64)> {
     let align = limit.get_align()?;
     let (unit, text) = (limit.get_calendar(), align.to_string());

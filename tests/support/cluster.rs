@@ -9,10 +9,9 @@ use std::time::Duration;
 
 use redis::{Client, Commands, Connection, ConnectionAddr, FromRedisValue};
 use redis_test::cluster::{RedisCluster, RedisClusterConfiguration};
-use redis_test::server::RedisServer;
 
 use crate::port;
-use crate::server::{command, in_own_folder};
+use crate::server::{command, spawn};
 use crate::wait::block_until;
 
 pub struct Cluster {
@@ -20,7 +19,6 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Starts three primaries with `replicas` replicas each.
     pub fn start(replicas: u16) -> Self {
         let num_nodes = 3 * (1 + replicas);
         let configuration = RedisClusterConfiguration {
@@ -37,14 +35,9 @@ impl Cluster {
         let port = port::free();
         let databases: &[_] = if has_databases() { &["--cluster-databases", "2"] } else { &[] };
         let start = |host: String| {
-            let spawn = |command: &mut Command| {
-                let announced = ["--cluster-enabled", "yes", "--cluster-announce-ip", &host];
-                command.args(announced).args(databases);
-                in_own_folder(command).spawn().expect("redis-server")
-            };
-            let address = ConnectionAddr::Tcp(host.clone(), port);
-            let start = RedisServer::new_with_addr_tls_modules_and_spawner;
-            start(address, None, None, false, None, &[], spawn)
+            let announced = ["--cluster-enabled", "yes", "--cluster-announce-ip", &host];
+            let arguments = [&announced, databases].concat();
+            spawn(ConnectionAddr::Tcp(host.clone(), port), None, None, &arguments)
         };
         let servers: Vec<_> = (1..=3).map(|node| start(format!("127.0.0.{node}"))).collect();
         let cluster = RedisCluster { servers, folders: Vec::new(), tls_paths: None };

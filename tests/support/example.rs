@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Once;
 
-/// Returns the command that runs an example.
 pub fn example(name: &str) -> Command {
     static BUILT: Once = Once::new();
     let folder = folder();

@@ -60,10 +60,6 @@ pub fn memory(name: &str) -> Option<u64> {
 
 /// Returns the output of a future that is ready at its first poll, as each future of the embedded store is. No
 /// runtime is needed, so none can allocate.
-///
-/// # Panics
-///
-/// If the future is pending.
 pub fn poll_once<T>(future: impl Future<Output = T>) -> T {
     match pin!(future).as_mut().poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(output) => output,

@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 
 use ratelimit_runtime::{Builder, RateLimiter};
 
-/// What the network does with the bytes that it receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Network {
     Up,

@@ -26,10 +26,6 @@ impl Random {
 }
 
 /// Plays random traces.
-///
-/// # Panics
-///
-/// If one fails. The message has the smallest that fails.
 pub fn play<S: Strategy>(cases: u32, traces: &S, play: impl Fn(S::Value) -> TestCaseResult) {
     let config =
         Config { cases, max_shrink_iters: 5_000, failure_persistence: None, ..Config::default() };

@@ -1,14 +1,13 @@
 //! A real primary with real Sentinels for a test, on free ports, stopped on drop.
 
 use std::collections::HashMap;
-use std::thread::sleep;
-use std::time::Duration;
 
 use redis::{Client, Connection};
 use redis_test::sentinel::RedisSentinelCluster;
 use redis_test::server::RedisServer;
 
 use crate::server::{command, is_replicated};
+use crate::wait::block_until;
 
 pub struct Sentinels {
     cluster: RedisSentinelCluster,
@@ -22,23 +21,14 @@ impl Sentinels {
         let mut connections = Vec::new();
         for sentinel in &sentinels.cluster.sentinel_servers {
             let client = Client::open(sentinel.connection_info()).expect("an address");
-            // A Sentinel starts within some milliseconds, and only a reply shows that it has started.
-            let mut connection = loop {
-                match client.get_connection() {
-                    Ok(connection) => break connection,
-                    Err(_) => sleep(Duration::from_millis(10)),
-                }
-            };
+            block_until("a Sentinel replies", || client.get_connection().is_ok());
+            let mut connection = client.get_connection().expect("a Sentinel");
             for setting in ["down-after-milliseconds 500", "failover-timeout 2000"] {
                 command::<()>(&mut connection, &format!("SENTINEL SET master0 {setting}"));
             }
             connections.push(connection);
         }
-        for connection in &mut connections {
-            while !knows_all(connection) {
-                sleep(Duration::from_millis(50));
-            }
-        }
+        block_until("the Sentinels know each other", || connections.iter_mut().all(knows_all));
         sentinels
     }
 
@@ -76,9 +66,9 @@ impl Sentinels {
     pub fn fail_over(&self) {
         let failover = redis::cmd("SENTINEL").arg(&["FAILOVER", "master0"]).to_owned();
         // A Sentinel rejects the command until it knows the replica.
-        while failover.exec(&mut self.sentinel()).is_err() {
-            sleep(Duration::from_millis(50));
-        }
+        block_until("the Sentinel knows the replica", || {
+            failover.exec(&mut self.sentinel()).is_ok()
+        });
     }
 
     pub fn kill_primary(&mut self) {

@@ -1,7 +1,7 @@
 //! A real `redis-server` for one test, on a free port, stopped on drop.
 
 use std::net::TcpStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -9,8 +9,10 @@ use std::time::{Duration, Instant};
 use ratelimit_runtime::{Builder, OnError, RateLimiter};
 use redis::{Client, Commands, Connection, ConnectionAddr, FromRedisValue};
 use redis_test::server::RedisServer;
+use redis_test::utils::TlsFilePaths;
 
 use crate::port;
+use crate::wait::block_until;
 
 pub struct Server {
     inner: RedisServer,
@@ -25,10 +27,18 @@ impl Server {
 
     /// Starts a server on a port, as that of a server that was stopped, and waits until it replies.
     pub fn start_on(port: u16) -> Self {
-        let address = RedisServer::get_addr(port);
-        let spawn = |command: &mut Command| in_own_folder(command).spawn().expect("redis-server");
-        let start = RedisServer::new_with_addr_tls_modules_and_spawner;
-        Self::wait_for(start(address, None, None, false, None, &[], spawn))
+        Self::start_with(port, &[])
+    }
+
+    pub fn start_with(port: u16, arguments: &[&str]) -> Self {
+        let (address, url) = (RedisServer::get_addr(port), format!("redis://127.0.0.1:{port}"));
+        let server = Self { inner: spawn(address, None, None, arguments), url };
+        block_until("redis-server replies", || server.client().get_connection().is_ok());
+        server
+    }
+
+    pub fn id(&self) -> u32 {
+        self.inner.process.id()
     }
 
     pub fn port(&self) -> u16 {
@@ -36,25 +46,8 @@ impl Server {
         *port
     }
 
-    /// Stops the server. Its memory is lost.
     pub fn stop(&mut self) {
         self.inner.stop();
-    }
-
-    fn wait_for(inner: RedisServer) -> Self {
-        let ConnectionAddr::Tcp(host, port) = &inner.addr else {
-            panic!("the test server listens on TCP, not on {}", inner.addr)
-        };
-        let url = format!("redis://{host}:{port}");
-        let server = Self { inner, url };
-        // The server starts within some milliseconds, and only a reply shows that it has started.
-        for _ in 0..500 {
-            if server.client().get_connection().is_ok() {
-                return server;
-            }
-            sleep(Duration::from_millis(10));
-        }
-        panic!("redis-server did not reply: {:?}", server.inner.log_file_contents());
     }
 
     /// Returns a builder for limiters on this server. Its deadline is long enough for a busy test machine, and
@@ -66,12 +59,10 @@ impl Server {
             .on_error(OnError::Deny)
     }
 
-    /// Connects to the server, for commands of the test itself.
     pub fn connection(&self) -> Connection {
         self.client().get_connection().expect("the test server replies")
     }
 
-    /// Sends a command on a connection of its own.
     pub fn command<T: FromRedisValue>(&self, words: &str) -> T {
         command(&mut self.connection(), words)
     }
@@ -101,7 +92,6 @@ impl Server {
         stat(&mut self.connection(), name)
     }
 
-    /// Returns how many scripts the server has run by their hash (`EVALSHA`).
     pub fn script_calls(&self) -> u64 {
         self.stat("cmdstat_evalsha:calls=")
     }
@@ -128,10 +118,6 @@ impl Server {
 }
 
 /// Sends a command, whose words are separated by spaces, and returns the reply.
-///
-/// # Panics
-///
-/// On an error.
 pub fn command<T: FromRedisValue>(connection: &mut Connection, words: &str) -> T {
     let (name, words) = words.split_once(' ').unwrap_or((words, ""));
     let mut command = redis::cmd(name);
@@ -156,9 +142,7 @@ pub fn start_with_tls(checks_clients: bool) -> (RedisServer, String) {
     let address =
         ConnectionAddr::TcpTls { host: host.to_owned(), port, insecure: false, tls_params: None };
     let server = RedisServer::new_with_addr_and_modules(address, &[], checks_clients);
-    while TcpStream::connect((host, port)).is_err() {
-        sleep(Duration::from_millis(10));
-    }
+    block_until("the server listens", || TcpStream::connect((host, port)).is_ok());
     (server, format!("rediss://{host}:{port}"))
 }
 
@@ -189,9 +173,20 @@ pub fn is_replicated(primary: &mut Connection) -> bool {
     false
 }
 
-/// Lets a server work in the folder of its log. Otherwise, it would load what another one has saved in this folder.
-pub(crate) fn in_own_folder(command: &mut Command) -> &mut Command {
-    let log = command.get_args().skip_while(|argument| *argument != "--logfile").nth(1);
-    let folder = log.map(PathBuf::from).and_then(|log| Some(log.parent()?.to_owned()));
-    command.arg("--dir").arg(folder.expect("the log of the server is in a folder"))
+/// Starts a server with arguments, in the folder of its log. Otherwise, it would load what another one has saved in this
+/// folder.
+pub(crate) fn spawn(
+    address: ConnectionAddr,
+    settings: Option<&Path>,
+    tls: Option<TlsFilePaths>,
+    arguments: &[&str],
+) -> RedisServer {
+    let spawn = |command: &mut Command| {
+        let log = command.get_args().skip_while(|argument| *argument != "--logfile").nth(1);
+        let folder = log.map(PathBuf::from).and_then(|log| Some(log.parent()?.to_owned()));
+        command.arg("--dir").arg(folder.expect("the log of the server is in a folder"));
+        command.args(arguments).spawn().expect("redis-server")
+    };
+    let start = RedisServer::new_with_addr_tls_modules_and_spawner;
+    start(address, settings, tls, false, None, &[], spawn)
 }

@@ -11,7 +11,7 @@ use redis_test::utils::{TlsFilePaths, build_keys_and_certs_for_tls_ext};
 use tempfile::TempDir;
 
 use crate::port;
-use crate::server::in_own_folder;
+use crate::server::spawn;
 use crate::wait::block_until;
 
 const HOST: &str = "127.0.0.1";
@@ -32,7 +32,6 @@ impl TlsServers {
         Self { servers: Vec::new(), files, folder }
     }
 
-    /// Starts three nodes of a cluster.
     pub fn start_cluster(has_address: bool) -> Self {
         let mut cluster = Self::new(has_address);
         for _ in 0..3 {
@@ -67,16 +66,10 @@ impl TlsServers {
             insecure: false,
             tls_params: None,
         };
-        let spawn = |command: &mut Command| {
-            in_own_folder(command).args(arguments).spawn().expect("redis-server")
-        };
-        let start = RedisServer::new_with_addr_tls_modules_and_spawner;
-        let files = Some(self.files.clone());
-        self.servers.push(start(address, settings, files, false, None, &[], spawn));
+        self.servers.push(spawn(address, settings, Some(self.files.clone()), arguments));
         block_until("the server listens", || TcpStream::connect((HOST, port)).is_ok());
     }
 
-    /// Returns `redis-cli` with TLS.
     fn client(&self) -> Command {
         let mut client = Command::new("redis-cli");
         client.arg("--tls").arg("--cacert").arg(&self.files.ca_crt);

@@ -7,10 +7,6 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Waits until a condition holds.
-///
-/// # Panics
-///
-/// If it does not hold for half a minute.
 pub async fn wait_until(mut holds: impl AsyncFnMut() -> bool) {
     wait_for(async || holds().await.then_some(())).await;
 }
@@ -32,10 +28,6 @@ pub async fn wait_for<T>(mut find: impl AsyncFnMut() -> Option<T>) -> T {
 }
 
 /// Waits until a condition holds, and blocks the thread.
-///
-/// # Panics
-///
-/// If it does not hold for half a minute. The message tells `what` is missing.
 pub fn block_until(what: &str, mut holds: impl FnMut() -> bool) {
     let started = Instant::now();
     while !holds() {

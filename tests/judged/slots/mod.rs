@@ -17,11 +17,9 @@ use crate::fleet::Fleet;
 #[derive(Clone, Debug)]
 struct Trace {
     processes: usize,
-    /// The limit of the first calls.
     most: u64,
     /// Whether the rate has another key, which is in another hash slot of a cluster.
     is_apart: bool,
-    /// The operations of processes.
     operations: Vec<(usize, What)>,
 }
 

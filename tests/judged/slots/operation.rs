@@ -4,7 +4,6 @@ use proptest::prelude::*;
 
 use crate::operation::ticks;
 
-/// How a call ends.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum End {
     Drop,
@@ -14,7 +13,6 @@ pub(crate) enum End {
     Settle(u64),
 }
 
-/// What a rule of one process says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RuleOf {
     Nothing,
@@ -65,7 +63,6 @@ pub(crate) enum What {
     MoveSlot,
 }
 
-/// The largest limit of a trace.
 pub(crate) const MOST: u64 = 5;
 
 pub(crate) fn what() -> impl Strategy<Value = What> {

@@ -14,7 +14,6 @@ use super::{
 };
 use crate::fleet::{Process, numbers};
 
-/// A call that has run: when it certainly held its units.
 #[derive(Clone, Copy)]
 pub(super) struct Run {
     pub(super) process: usize,
@@ -48,7 +47,6 @@ impl SlotFleet {
         Self::start_each(|_| url.to_owned(), false, long)
     }
 
-    /// Does so with the URL of each process.
     pub(super) fn start_each(url: impl Fn(usize) -> String, is_rated: bool, long: usize) -> Self {
         let start = |number: usize| {
             Process::start(&["slots", &url(number), &number.to_string(), &is_rated.to_string()])
@@ -148,7 +146,6 @@ impl History {
     }
 }
 
-/// What was played under a fault.
 pub(crate) struct Played {
     pub(super) history: History,
     pub(super) fault: (u64, u64),
@@ -250,7 +247,7 @@ impl Played {
                         judge.forgotten(process, at, units)
                     });
                 }
-                Step::Ends(index) => judge.ended(ids[index].expect("it has begun"), at),
+                Step::Ends(index) => judge.ended(ids[index], at),
                 Step::Forgets => judge.lost_memory(at),
                 Step::Stated(process) => judge.stated(process, at),
             }

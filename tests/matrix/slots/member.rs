@@ -93,12 +93,10 @@ struct CallPlan {
     end: End,
 }
 
-/// How a call ends, unless its work is done before.
 #[derive(Clone, Copy)]
 enum End {
     Returns,
     Panics,
-    /// Its task is aborted.
     Aborted(Duration),
     /// Its future is dropped after a number of polls: at one of its awaits.
     Dropped(u64),

@@ -41,7 +41,6 @@ const BOUND: Duration = SECOND;
 /// The work of a long call: it outlives the faults and all holds.
 const LONG: Duration = Duration::from_secs(6);
 
-/// The work of other calls is shorter than this.
 const SHORT_MILLIS: u64 = 60;
 
 const BEFORE: Duration = Duration::from_millis(1_500);
@@ -70,7 +69,6 @@ pub(crate) const ROWS: [Row; 9] = [
     ("slots: hash slot moved (cluster)", migrated),
 ];
 
-/// Runs rows, and prints what they have played.
 pub(crate) fn run(rows: &[&Row]) {
     let mut table = String::from(
         "| fault | calls before, during and after | slots lost by calls | most units at a time, of 3 |\n\
@@ -186,7 +184,6 @@ fn node_lost() -> Played {
     Played { forgot, ..finish(&url, fleet, fault, LONGEST_HOLD) }
 }
 
-/// The hash slot of the first key moves twice.
 fn migrated() -> Played {
     let cluster = Cluster::start(0);
     let (url, slot) = (cluster.url(), cluster.slot("{0}"));

@@ -12,65 +12,51 @@ const A_SECOND: u64 = 1_000_000;
 /// operation as a block may have happened before it.
 pub type Moment = (u64, usize);
 
-/// The blocks of one key.
+/// The blocks of one key: the process that has blocked it, when, and until when.
 #[derive(Clone, Debug, Default)]
 pub struct BlockJudge {
-    blocks: Vec<Block>,
+    blocks: Vec<(usize, Moment, u64)>,
     /// By how much the clocks of two processes differ at most.
     skew: u64,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Block {
-    process: usize,
-    from: Moment,
-    until: u64,
 }
 
 /// An admitted call.
 #[derive(Clone, Copy, Debug)]
 pub struct GrantedCall {
-    /// The process of the call.
     pub process: usize,
     /// The moment at which the store may have granted its units, unless these were charged ahead.
     pub granted: Moment,
-    /// When the call has started.
     pub starts: u64,
     /// Whether the units may have been charged ahead: the call has waited for a bucket, or its units were leased.
     pub is_ahead: bool,
 }
 
 impl BlockJudge {
-    /// A judge of processes whose clocks differ by up to `skew` microseconds.
     pub fn with_skew(skew: u64) -> Self {
         Self { skew, ..Self::default() }
     }
 
     /// Records that a process has blocked the key. An earlier block with a later end holds as well.
     pub fn blocked(&mut self, process: usize, from: Moment, until: u64) {
-        self.blocks.push(Block { process, from, until });
+        self.blocks.push((process, from, until));
     }
 
     /// Records that the key was unblocked, or that its count was lost.
     pub fn unblocked(&mut self, at: u64) {
-        for block in &mut self.blocks {
-            block.until = block.until.min(at);
-        }
+        self.blocks.iter_mut().for_each(|(.., until)| *until = at.min(*until));
     }
 
     /// Returns whether the key was certainly blocked when the units of a call were granted, and when the call has
     /// started.
     pub fn objects_to(&self, call: GrantedCall) -> bool {
         let GrantedCall { process, granted, starts, is_ahead } = call;
-        self.blocks.iter().any(|block| {
-            let observed_until = block.from.0 + A_SECOND + self.skew;
-            let may_be_unobserved =
-                is_ahead && process != block.process && granted.0 <= observed_until;
-            block.from < granted && starts + self.skew < block.until && !may_be_unobserved
+        self.blocks.iter().any(|(by, from, until)| {
+            let is_unobserved = granted.0 <= from.0 + A_SECOND + self.skew;
+            let may_be_unobserved = is_ahead && process != *by && is_unobserved;
+            *from < granted && starts + self.skew < *until && !may_be_unobserved
         })
     }
 
-    /// Returns whether the key was ever blocked.
     pub fn knows_any(&self) -> bool {
         !self.blocks.is_empty()
     }

@@ -34,7 +34,6 @@ struct HeldCall {
     unknown: Vec<(Moment, Option<Moment>)>,
 }
 
-/// The name of a call in flight in a history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HolderId(usize);
 
@@ -82,20 +81,19 @@ impl HolderJudge {
         call
     }
 
-    /// Records that a call has ended, or has lost its units.
-    pub fn ended(&mut self, call: HolderId, at: u64) {
-        let moment = self.moment(at);
-        self.calls[call.0].ends.get_or_insert(moment);
+    /// Records that calls have ended, or have lost their units.
+    pub fn ended(&mut self, calls: impl IntoIterator<Item = HolderId>, at: u64) {
+        for call in calls {
+            let moment = self.moment(at);
+            self.calls[call.0].ends.get_or_insert(moment);
+        }
     }
 
     /// Records that the count was reset: all calls have lost their units.
     pub fn reset(&mut self, at: u64) {
-        for call in 0..self.calls.len() {
-            self.ended(HolderId(call), at);
-        }
+        self.ended((0..self.calls.len()).map(HolderId), at);
     }
 
-    /// Records that the store has lost its memory.
     pub fn lost_memory(&mut self, at: u64) {
         let moment = self.moment(at);
         let forgotten = |call: &&mut HeldCall| call.ends.is_none() && !call.is_unknown();
@@ -104,7 +102,6 @@ impl HolderJudge {
         }
     }
 
-    /// Records that a process has stated to the store what it holds.
     pub fn stated(&mut self, process: usize, at: u64) {
         let moment = self.moment(at);
         for call in self.calls.iter_mut().filter(|call| call.process == process) {
@@ -114,7 +111,6 @@ impl HolderJudge {
         }
     }
 
-    /// Returns whether a call holds its units.
     pub fn holds(&self, call: HolderId) -> bool {
         self.calls[call.0].ends.is_none()
     }
@@ -124,7 +120,6 @@ impl HolderJudge {
         self.running().map(|call| call.units).sum()
     }
 
-    /// Returns whether the store knows of all calls.
     pub fn knows_all(&self) -> bool {
         self.running().all(|call| !call.is_unknown())
     }
@@ -207,7 +202,9 @@ mod tests {
         Held(u64),
         KnowsAll(bool),
     }
-    use Step::*;
+    use Step::{
+        Admit, BeganFirst, End, Forgotten, Held, KnowsAll, LoseMemory, Over, Register, Reset, State,
+    };
 
     fn play(history: &[Step]) {
         let (mut judge, mut calls) = (HolderJudge::default(), Vec::new());
@@ -223,7 +220,7 @@ mod tests {
                 Register(process, at, units) => calls.push(judge.registered(process, at, units)),
                 Forgotten(process, at, units) => calls.push(judge.forgotten(process, at, units)),
                 BeganFirst(call) => judge.began(calls[call], 0),
-                End(call, at) => judge.ended(calls[call], at),
+                End(call, at) => judge.ended([calls[call]], at),
                 LoseMemory(at) => judge.lost_memory(at),
                 State(process, at) => judge.stated(process, at),
                 Reset(at) => judge.reset(at),

@@ -32,35 +32,32 @@ pub struct Judge {
     skew: u64,
 }
 
-/// What an algorithm promises.
+/// What an algorithm promises: at most the threshold, or less, in a stretch of time.
 #[derive(Clone, Copy, Debug)]
 enum Promise {
-    /// At most the threshold in any trailing period.
+    // Any trailing period.
     Trailing,
-    /// At most the threshold in any window of the calendar, `shift` microseconds before a multiple of the period.
+    // Any window of the calendar, `shift` microseconds before a multiple of the period.
     Calendar { shift: u64 },
-    /// At most the threshold in any window of this limit, as the days of its time zone say.
+    // Any window of this limit, as the days of its time zone say.
     OfZone(Limit),
-    /// At most the threshold in a period that begins with an admitted call, outside of the period before.
+    // A period that begins with an admitted call, outside of the period before.
     Opened,
-    /// At most the threshold in any window of the calendar, and less in a window after a full one.
+    // Any window of the calendar, and less in a window after a full one.
     Counter,
-    /// At most the burst, and what refills, in any stretch of time.
+    // Any stretch of time: the burst, and what refills.
     Refill,
 }
 
-/// An admitted call.
+/// An admitted call, and the limit under which it was admitted.
 #[derive(Clone, Copy, Debug)]
 pub struct JudgedCall {
     /// The earliest and the latest time at which the call may have started.
     pub starts: (u64, u64),
     /// When the call was decided; before its start if it has waited for a moment.
     pub decided: u64,
-    /// The units that it was charged.
     pub charged: u64,
-    /// The limit under which it was admitted.
     pub threshold: u64,
-    /// The most that it admits at once.
     pub capacity: u64,
 }
 
@@ -110,7 +107,6 @@ impl Judge {
         self.events.push(Event { first, last: event.last + self.skew, ..event });
     }
 
-    /// Adds an admitted call.
     pub fn admitted(&mut self, call: JudgedCall) -> CallId {
         let JudgedCall { starts: (first, last), decided, charged, threshold, capacity } = call;
         let (units, rate, event) = (charged, threshold, Event::at(last, Kind::Call));
@@ -152,7 +148,6 @@ impl Judge {
         self.push(Event { first, ..Event::at(last, Kind::Unseen) });
     }
 
-    /// Records what rule 1 excepts.
     pub fn excepted(&mut self, at: u64, exception: Exception) {
         let (kind, gift, until) = match exception {
             Exception::Lost => (Kind::Lost, 0, at),
@@ -168,7 +163,6 @@ impl Judge {
         self.admitted(JudgedCall { starts, decided, charged: units, threshold, capacity })
     }
 
-    /// Adds the calls that processes have written.
     pub fn admitted_all<'a>(&mut self, calls: impl IntoIterator<Item = &'a AdmittedCall>) {
         for call in calls {
             let AdmittedCall { starts, charged, used, threshold, capacity } = *call;
@@ -196,7 +190,6 @@ impl Judge {
         history.iter().filter(counts).map(|event| event.units).sum()
     }
 
-    /// Returns the stretches in which more was admitted than the limit promises.
     pub fn breaches(&self) -> Vec<Breach> {
         let period = self.period;
         let histories = self.events.split(|event| event.kind == Kind::Lost);
@@ -252,14 +245,12 @@ enum Kind {
     Lost,
 }
 
-/// A stretch of time in which more was admitted than the limit promises.
+/// A stretch of time in which more was admitted than the limit promises: its end, the units that were used in it, and
+/// by how many, rounded up, they are above the promise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Breach {
-    /// The end of the stretch.
     pub at: u64,
-    /// The units that were used in it.
     pub used: u64,
-    /// The units by which they are above the promise, rounded up.
     pub over: u64,
 }
 

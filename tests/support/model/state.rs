@@ -14,18 +14,10 @@ pub(super) enum State {
         /// The latest time of a record that charges of several ticks share.
         joined: u64,
     },
-    Fixed {
-        start: u64,
-        /// The admitted cost in the window.
-        count: u64,
-    },
-    SlidingCounter {
-        start: u64,
-        /// The admitted cost in the window before it.
-        previous: u64,
-        /// The admitted cost in the current window.
-        current: u64,
-    },
+    /// The admitted cost in the window.
+    Fixed { start: u64, count: u64 },
+    /// The admitted cost in the window before, and in the current one.
+    SlidingCounter { start: u64, previous: u64, current: u64 },
     /// A token bucket or a leaky bucket: both fill with each call and drain at the rate of the limit.
     Bucket {
         /// The time to which the level belongs.

@@ -13,7 +13,6 @@ use crate::exceptions::Excepted;
 use crate::slots::operation::{End, RuleOf};
 
 impl SlotPlayer<'_> {
-    /// Returns the future of a call.
     pub(super) fn acquire(
         &self,
         call: Begun,
@@ -165,12 +164,8 @@ impl SlotPlayer<'_> {
                 self.verdict.faults.extend(failed);
             }
         }
-        if let Some(holder) = holder {
-            self.judge.ended(holder, now);
-        }
-        if let Some(local) = local {
-            self.local.ended(local, now);
-        }
+        self.judge.ended(holder, now);
+        self.local.ended(local, now);
         self.flush(process).await;
         // What is released is stated, with all that the process holds.
         if is_released {

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use ratelimit_runtime::{Limit, OnError, Permit, Source};
+use ratelimit_runtime::{Limit, OnError, Source};
 use support::proxy::Network;
 use support::wait::wait_until;
 use tokio::time::timeout;
@@ -23,15 +23,11 @@ impl SlotPlayer<'_> {
         if let Some(at) = at {
             let Running { holder, local, permits, .. } = self.running.swap_remove(at);
             drop(permits);
-            if let Some(local) = local {
-                self.local.ended(local, self.fleet.now());
-            }
+            self.local.ended(local, self.fleet.now());
             // Until the statement is sent.
             let _ = timeout(Duration::from_millis(20), self.limiter(0).flush()).await;
             drop(losing);
-            if let Some(holder) = holder {
-                self.judge.ended(holder, self.fleet.now());
-            }
+            self.judge.ended(holder, self.fleet.now());
         } else {
             let call = Begun { may_fail: true, ..self.begin(0, cost, false) };
             let result = self.acquire(call, Duration::ZERO).await;
@@ -41,7 +37,6 @@ impl SlotPlayer<'_> {
         self.connect().await;
     }
 
-    /// Runs a command on the server, if there is one.
     pub(super) async fn command(&mut self, words: &str) {
         if self.fleet.command(words) {
             self.may_fail(|_| true);
@@ -115,24 +110,17 @@ impl SlotPlayer<'_> {
             }
         }
         let at = ends.and_then(|_| self.running.iter().position(|call| call.process == 0));
-        let ended = at.map(|at| {
-            let Running { holder, local, .. } = self.running.swap_remove(at);
-            (holder, local)
-        });
+        let ended = at.map(|at| self.running.swap_remove(at));
+        let (holder, local) = ended.map_or((None, None), |call| (call.holder, call.local));
         // A process states what it holds at once when a call has ended.
         let at = taken.iter().rposition(|(local, _)| local.is_some());
         let last = at.and_then(|at| taken.swap_remove(at).0);
-        let now = self.now();
-        for local in ended.and_then(|(_, local)| local).into_iter().chain(last) {
-            self.local.ended(local, now);
-        }
+        self.local.ended(local.into_iter().chain(last), self.fleet.now());
         self.tell(format_args!("p0: its fallback admits {} calls that run on", taken.len()));
         drop(cut);
         self.connect().await;
         let now = self.now();
-        if let Some((Some(holder), _)) = ended {
-            self.judge.ended(holder, now);
-        }
+        self.judge.ended(holder, now);
         for (local, permit) in taken {
             // The process may have learned of an earlier reset, which loses them.
             let is_counted = local.is_some() && !permit.is_lost();
@@ -145,7 +133,6 @@ impl SlotPlayer<'_> {
         }
     }
 
-    /// The server ends, and another one starts in its place.
     pub(super) async fn restart(&mut self) {
         if self.fleet.restart() {
             self.may_fail(|_| true);
@@ -154,7 +141,6 @@ impl SlotPlayer<'_> {
         }
     }
 
-    /// Records that the server has lost its memory.
     pub(super) fn forget(&mut self) {
         // A server takes longer than a microsecond to start again. At one time, a reset before and a reset after that
         // would have the same epoch.
@@ -169,8 +155,7 @@ impl SlotPlayer<'_> {
         }
         // A reset is forgotten as well: a process that has not learned of it goes on to hold its units.
         for call in &mut self.running {
-            let is_alive = call.permits.last().is_some_and(|slot| !slot.is_lost());
-            if is_alive && call.holder.is_some_and(|holder| !self.judge.holds(holder)) {
+            if !call.is_lost() && call.holder.is_some_and(|holder| !self.judge.holds(holder)) {
                 (call.holder, self.is_excused) = (None, true);
             }
         }
@@ -180,12 +165,9 @@ impl SlotPlayer<'_> {
     pub(super) fn end_lost_again(&mut self) {
         let now = self.now();
         for call in self.running.iter().filter(|_| self.resets == Resets::Forgotten) {
-            let is_lost = call.permits.last().is_some_and(Permit::is_lost);
-            if let Some(holder) = call.holder.filter(|holder| is_lost && self.judge.holds(*holder))
-            {
-                self.judge.ended(holder, now);
-                self.is_excused = true;
-            }
+            let holder = call.holder.filter(|it| call.is_lost() && self.judge.holds(*it));
+            self.judge.ended(holder, now);
+            self.is_excused |= holder.is_some();
         }
     }
 
@@ -215,9 +197,7 @@ impl SlotPlayer<'_> {
         let now = self.now();
         let dead = self.crashed.iter().flat_map(|(_, dead, _)| dead);
         let expired = self.running.iter().filter(|call| is_stopped(call.process));
-        for holder in dead.chain(expired).filter_map(|call| call.holder) {
-            self.judge.ended(holder, now);
-        }
+        self.judge.ended(dead.chain(expired).filter_map(|call| call.holder), now);
         if let Some(process) = self.stopped.take() {
             self.pass(Duration::ZERO);
             for waiting in self.waiting.iter().filter(|waiting| waiting.call.process == process) {
@@ -229,18 +209,16 @@ impl SlotPlayer<'_> {
             let now = self.now();
             for call in self.running.iter_mut().filter(|call| call.process == process) {
                 // Units that a fallback has taken have no hold.
-                let is_kept = call.permits.last().is_some_and(|slot| !slot.is_lost());
-                if call.local.is_some() && is_kept {
+                if call.local.is_some() && !call.is_lost() {
                     call.holder = Some(self.judge.registered(self.ids[process], now, call.cost));
                 }
             }
         }
         self.end_lost_again();
         for call in &self.running {
-            let is_lost = call.permits.last().is_some_and(Permit::is_lost);
-            let Some(holder) = call.holder.filter(|_| call.cost > 0) else { continue };
-            if self.judge.holds(holder) == is_lost {
-                let process = call.process;
+            let (process, is_lost) = (call.process, call.is_lost());
+            let holder = call.holder.filter(|_| call.cost > 0);
+            if let Some(holder) = holder.filter(|it| self.judge.holds(*it) == is_lost) {
                 self.verdict.faults.push(format!("p{process}: lost {is_lost}, {holder:?}"));
             }
         }
@@ -254,7 +232,6 @@ impl SlotPlayer<'_> {
             Err(error) => self.verdict.faults.push(format!("p{process}: {error:?}")),
         }
         self.flush(process).await;
-        let now = self.now();
-        self.judge.stated(self.ids[process], now);
+        self.judge.stated(self.ids[process], self.fleet.now());
     }
 }

@@ -30,7 +30,6 @@ const TICK: Duration = Duration::from_millis(50);
 /// How many milliseconds a call may take to end once it is decided.
 const A_WHILE: u32 = 500;
 
-/// A call that runs.
 struct Running {
     process: usize,
     cost: u64,
@@ -42,10 +41,15 @@ struct Running {
     permits: Vec<Permit>,
 }
 
+impl Running {
+    fn is_lost(&self) -> bool {
+        self.permits.last().is_some_and(Permit::is_lost)
+    }
+}
+
 struct WaitingCall {
     call: Begun,
     gate: Gate,
-    /// Since when the call is not polled.
     paused: Option<Moment>,
     task: JoinHandle<Result<Vec<Permit>, Rejection>>,
 }
@@ -82,7 +86,6 @@ enum Resets {
     Forgotten,
 }
 
-/// The state of a trace that is played.
 pub(crate) struct SlotPlayer<'a> {
     fleet: &'a Fleet,
     key: String,
@@ -94,7 +97,6 @@ pub(crate) struct SlotPlayer<'a> {
     rules: Vec<RuleOf>,
     most: u64,
     judge: HolderJudge,
-    /// The judge of what the fallback of the first process admits.
     local: HolderJudge,
     rate: Judge,
     running: Vec<Running>,
@@ -115,7 +117,6 @@ pub(crate) struct SlotPlayer<'a> {
 }
 
 impl<'a> SlotPlayer<'a> {
-    /// Plays a trace, and returns the verdict.
     pub(super) async fn play(fleet: &'a Fleet, trace: &Trace) -> (Verdict, HolderJudge) {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         fleet.command("FLUSHALL");
@@ -136,7 +137,7 @@ impl<'a> SlotPlayer<'a> {
             rate: Judge::new(&RATE, None),
             running: Vec::new(),
             waiting: Vec::new(),
-            blocks: Default::default(),
+            blocks: [BlockJudge::default(), BlockJudge::default()],
             last_reset: None,
             is_excused: false,
             slot_moves: false,
@@ -407,7 +408,6 @@ impl SlotPlayer<'_> {
         peeked.allowed.then(|| 1_000 - peeked.remaining)
     }
 
-    /// Compares what the server counts with the calls that run.
     async fn compare(&mut self) {
         let is_known = self.judge.knows_all() && !self.is_excused;
         if !is_known || !self.waiting.is_empty() {
@@ -419,7 +419,6 @@ impl SlotPlayer<'_> {
         }
     }
 
-    /// Ends all calls. Then nothing is held.
     async fn end(mut self) -> (Verdict, HolderJudge) {
         for process in &self.alive {
             process.limiter.set_rules(RuleSet::new()).expect("no rules");
