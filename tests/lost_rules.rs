@@ -64,7 +64,7 @@ async fn rules_stay_in_force_when_redis_has_lost_them() {
     let port = server.port();
     for (losses, threshold) in [(1, 60), (2, 70)] {
         if losses == 1 {
-            server.run("FLUSHALL");
+            server.command::<()>("FLUSHALL");
         } else {
             drop(server);
             server = Server::start_on(port);

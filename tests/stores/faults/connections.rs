@@ -193,7 +193,7 @@ fn a_connection_that_the_server_closed_is_replaced_before_the_next_call() {
         decide(&runtime, &limiter).expect("admitted");
         thread::sleep(3 * DEADLINE / 2);
         // As the server does with idle connections if `timeout` is set.
-        server.run("CLIENT KILL TYPE normal SKIPME yes");
+        server.command::<()>("CLIENT KILL TYPE normal SKIPME yes");
         thread::sleep(DEADLINE / 2);
     }
     decide(&runtime, &limiter).expect("admitted");
@@ -230,7 +230,7 @@ async fn connections_to_a_replica_are_limited() {
     }
     let made = server.stat(ACCEPTED) - before;
     assert!(made < 20, "{made} connections for {calls} calls in a second");
-    server.run("REPLICAOF NO ONE");
+    server.command::<()>("REPLICAOF NO ONE");
     wait_until_admitted(&limiter, 5).await;
 }
 
@@ -244,7 +244,7 @@ async fn a_ping_reports_whether_the_store_can_decide() {
     assert!(limiter.ping().await.is_err());
     proxy.set(Network::Up);
     wait_until(async || limiter.ping().await.is_ok()).await;
-    server.run("REPLICAOF 127.0.0.1 1");
+    server.command::<()>("REPLICAOF 127.0.0.1 1");
     let error = limiter.ping().await.expect_err("a replica cannot decide");
     assert!(error.to_string().contains("this is a replica"), "{error}");
     let wrong = server.url.replace("redis://", "redis://nobody:wrong-word@");

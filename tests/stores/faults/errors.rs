@@ -47,7 +47,7 @@ async fn errors_of_the_server_contain_advice() {
     // Redis receives no requests until it answers a probe.
     wait_until_admitted(&limiter, 5).await;
 
-    server.run("CONFIG SET lua-time-limit 1");
+    server.command::<()>("CONFIG SET lua-time-limit 1");
     let (mut first, mut second) = (server.connection(), server.connection());
     let endless = std::thread::spawn(move || {
         let mut script = redis::cmd("EVAL");

@@ -49,7 +49,7 @@ async fn the_documented_rights_are_sufficient_and_necessary() {
 #[tokio::test]
 async fn the_documented_line_takes_every_other_right_away() {
     let server = Server::start();
-    server.run("ACL SETUSER limiter on >other ~* +@all");
+    server.command::<()>("ACL SETUSER limiter on >other ~* +@all");
     let url = create(&server, &line_of("limiter"));
     let mut connection = open(&url).expect("the new password");
     run(&mut connection, &["GET", "another key"]).expect_err("a key of another application");
@@ -72,7 +72,7 @@ async fn a_database_and_another_clock_need_one_more_right_each() {
             let limiter = denying_builder(&url).clock(clock.clone()).build().expect("valid");
             let result = use_all_operations(&limiter, right).await;
             assert_eq!(result.is_ok(), is_allowed, "{right}: {result:?}");
-            server.run("FLUSHALL");
+            server.command::<()>("FLUSHALL");
         }
     }
 }

@@ -125,7 +125,7 @@ async fn calls_end_in_time_while_the_server_loses_its_memory() {
             server.stop();
             server = Server::start_on(server.port());
         } else {
-            server.run("FLUSHALL");
+            server.command::<()>("FLUSHALL");
         }
         for number in 0..24 {
             start_call(Duration::from_millis(50 + 150 * (number % 4)));
