@@ -195,7 +195,7 @@ mod tests {
             if line == "#[cfg(test)]" {
                 lines.next();
             } else if line.starts_with("mod ") {
-                assert!(target.contains(&format!("\n{line}\n")), "{line} is missing");
+                assert!(target.contains(&format!("pub(crate) {line}\n")), "{line} is missing");
                 modules += 1;
             }
         }

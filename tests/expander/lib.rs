@@ -30,6 +30,8 @@ mod modules {
     pub(crate) mod words;
 }
 
+// The modules import each other as `crate::name`.
+#[allow(clippy::wildcard_imports, reason = "all of them")]
 use modules::*;
 use proc_macro2::TokenStream;
 

@@ -103,9 +103,9 @@ fn many_runtimes_leave_nothing_on_redis() {
         });
         // A tuple drops its first value first.
         if round % 2 == 0 {
-            drop((runtime, permit))
+            drop((runtime, permit));
         } else {
-            drop((permit, runtime))
+            drop((permit, runtime));
         }
         // The background thread of a limiter that was dropped states what was released.
         support::runtime().block_on(wait_until_free(&build()));

@@ -140,8 +140,12 @@ pub(crate) fn member(url: &str, has_rules: bool) {
     let Tally { admitted, undecided, unanswered, last_error, first_after, waits, .. } =
         &*tally.borrow();
     println!("{undecided} {unanswered} {last_error} {first_after}");
-    waits.iter().for_each(|wait| println!("{wait}"));
-    admitted.iter().for_each(|call| println!("{call}"));
+    for wait in waits {
+        println!("{wait}");
+    }
+    for call in admitted {
+        println!("{call}");
+    }
 }
 
 impl Tally {

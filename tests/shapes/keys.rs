@@ -27,8 +27,8 @@ async fn tuple(tenant: String, ip: String) -> Option<String> {
 }
 
 limited! {
-    (period = "1h", threshold = 1, key = ((user.tenant, (user.id, "x")), (_method,)))
-        async fn nested(user: User, _method: &String) -> Option<User> { Some(user) }
+    (period = "1h", threshold = 1, key = ((user.tenant, (user.id, "x")), (method,)))
+        async fn nested(user: User, method: &String) -> Option<User> { Some(user) }
     (period = "1h", threshold = 1, key = if admin { "admin" } else { name.as_str() })
         async fn condition(admin: bool, name: String) -> Option<String> { Some(name) }
     (period = "1h", threshold = 1, key = text.parse::<u64>()? as u8)

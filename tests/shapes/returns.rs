@@ -39,7 +39,10 @@ impl FromRejection for Reply {
 
 limited! {
     ("2/h") async fn own_error(text: &str) -> Result<i32, AppError> { Ok(text.parse::<i32>()?) }
-    ("1/h") async fn option() -> Option<u8> { Some([1_u8].first().copied()?) }
+    ("1/h") async fn option() -> Option<u8> {
+        let first = [1_u8].first()?;
+        Some(*first)
+    }
     ("1/h") async fn own_type() -> Reply { Reply::Text("hi") }
     ("1/h", on_limited = replies::busy) async fn by_path() -> u16 { 200 }
 }

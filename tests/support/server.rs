@@ -173,8 +173,8 @@ pub fn is_replicated(primary: &mut Connection) -> bool {
     false
 }
 
-/// Starts a server with arguments, in the folder of its log. Otherwise, it would load what another one has saved in this
-/// folder.
+/// Starts a server with arguments, in the folder of its log. Otherwise, it would load what another one has saved in
+/// this folder.
 pub(crate) fn spawn(
     address: ConnectionAddr,
     settings: Option<&Path>,

@@ -44,8 +44,8 @@ async fn the_policies_of_the_limits_apply_to_the_call() {
 }
 
 crate::on_both_stores! {
-    /// If a limit rejects, nothing is charged, and the longest `retry_after` determines the decision. Otherwise, the least
-    /// `remaining` does. `parity` compares the decisions of single limits with the model.
+    /// If a limit rejects, nothing is charged, and the longest `retry_after` determines the decision. Otherwise, the
+    /// least `remaining` does. `parity` compares the decisions of single limits with the model.
     async fn several_limits_are_decided_as_each_alone(test: TestLimiter) {
         let alone = embedded_on(&test.clock);
         let limits = (1_u32..).zip(ALGORITHMS).map(|(number, algorithm)| {

@@ -220,7 +220,7 @@ async fn a_call_that_is_not_polled_does_not_delay_a_reconnect() {
 async fn connections_to_a_replica_are_limited() {
     let ((server, limiter), primary) = (Server::with_limiter(), Server::start());
     assert!(is_admitted(&limiter).await);
-    server.run(&format!("REPLICAOF 127.0.0.1 {}", primary.port()));
+    server.command::<()>(&format!("REPLICAOF 127.0.0.1 {}", primary.port()));
     let before = server.stat(ACCEPTED);
     let (start, mut calls) = (Instant::now(), 0);
     while start.elapsed() < Duration::from_secs(1) {

@@ -15,7 +15,7 @@ async fn every_script_reports_a_missing_right() {
     let limits = [DAILY, Limit::fixed("rights", 40, MINUTE)];
     let all = limits.each_ref().map(|limit| Part::new(limit, &1, 1));
     for denied in ["-get", "-getrange", "-setrange", "-time"] {
-        server.run(&format!("ACL SETUSER OOM reset on nopass ~rl:* +@all {denied}"));
+        server.command::<()>(&format!("ACL SETUSER OOM reset on nopass ~rl:* +@all {denied}"));
         let limiter = denying_builder(&url).build().expect("valid");
         let several = limiter.check_all(&all).await;
         // Concurrent calls share scripts.
@@ -40,9 +40,9 @@ async fn errors_of_the_server_contain_advice() {
         (["CONFIG SET min-replicas-to-write", "1", "0"], "NOREPLICAS", "min-replicas-to-write"),
         (["REPLICAOF", "127.0.0.1 1", "NO ONE"], "READONLY", "primary"),
     ] {
-        server.run(&format!("{command} {fault}"));
+        server.command::<()>(&format!("{command} {fault}"));
         assert_advises(&store_error(check().await), code, advice);
-        server.run(&format!("{command} {end}"));
+        server.command::<()>(&format!("{command} {end}"));
     }
     // Redis receives no requests until it answers a probe.
     wait_until_admitted(&limiter, 5).await;
@@ -195,7 +195,7 @@ async fn a_deleted_key_starts_from_zero() {
     for limit in limits("deleted", 10, 7 * DAY) {
         assert!(limiter.check(&limit, 1, 10).await.is_ok());
         assert!(limiter.check(&limit, 1, 1).await.is_err());
-        server.run(&format!("DEL rl:{}:7d:deleted{{1}}", limit.algorithm()));
+        server.command::<()>(&format!("DEL rl:{}:7d:deleted{{1}}", limit.algorithm()));
         assert_eq!(limiter.check(&limit, 1, 1).await.expect("admitted").remaining, 9);
     }
 }
@@ -213,7 +213,7 @@ async fn a_foreign_key_is_not_changed_and_the_error_names_it() {
         let mut value = || dump.query::<Vec<u8>>(&mut connection).expect("DUMP");
         // A value of another type, and strings that are shorter than a state, as long, and longer.
         for length in [0, 1, 12, 16, 26, 35, 100] {
-            server.run(&match length {
+            server.command::<()>(&match length {
                 0 => format!("HSET {key} field value"),
                 _ => format!("SET {key} {}", "x".repeat(length)),
             });

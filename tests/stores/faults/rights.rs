@@ -16,7 +16,7 @@ fn line_of(name: &str) -> Vec<&'static str> {
 
 /// Creates the user of a line, and returns a URL with the user.
 fn create(server: &Server, line: &[&str]) -> String {
-    server.run(&line.join(" "));
+    server.command::<()>(&line.join(" "));
     server.url.replace("redis://", &format!("redis://{}:password@", line[2]))
 }
 

@@ -17,7 +17,7 @@ async fn a_call_that_is_rejected_does_not_hold_up_a_smaller_one() {
             let both = timeout(SECOND / 2, futures::future::join(large, small)).await;
             let (large, small) = both.unwrap_or_else(|_| panic!("{limit:?}: too late"));
             small.expect("a unit is free");
-            assert!(!limited(large).is_zero());
+            assert!(!limited(&large).is_zero());
         }
     }
 }
@@ -77,7 +77,7 @@ fn calls_wait_without_a_runtime() {
         assert!(start.elapsed() >= 3 * SECOND / 20, "{:?}", start.elapsed());
         let slow = Limit::token_bucket("slow", 1, MINUTE).wait(Duration::from_millis(1));
         limiter.check_blocking(&slow, "key", 1).expect("admitted");
-        limited(limiter.check_blocking(&slow, "key", 1));
+        limited(&limiter.check_blocking(&slow, "key", 1));
     }
 }
 
@@ -150,7 +150,7 @@ fn with_one_place(server: &Server) -> [(RateLimiter, VirtualClock); 2] {
 }
 
 #[track_caller]
-fn limited(result: Result<Decision, Rejection>) -> Duration {
+fn limited(result: &Result<Decision, Rejection>) -> Duration {
     let Err(Rejection::Limited { decision, .. }) = result else { panic!("{result:?}") };
     decision.retry_after
 }
@@ -164,7 +164,7 @@ async fn a_call_beyond_the_bound_is_decided_at_once_if_no_call_waits_for_its_cou
             limiter.check(&limit, "key", 1).await.expect("a new key");
             let first = waiting(&limiter, &limit, "key", 1).await;
             limiter.check(&limit, "other key", 1).await.expect("a new key");
-            assert_eq!(limited(limiter.check(&limit, "other key", 1).await), SECOND);
+            assert_eq!(limited(&limiter.check(&limit, "other key", 1).await), SECOND);
             // A call that is dropped makes room.
             drop(first);
             wait_until_idle(&limiter).await;
@@ -186,8 +186,8 @@ async fn a_call_beyond_the_bound_does_not_overtake() {
         limiter.check(&limit, "key", 5).await.expect("a new key");
         let first = waiting(&limiter, &limit, "key", 8).await;
         // Five units are free, and the first call waits for eight. Both fit into the next window.
-        assert_eq!(limited(limiter.check(&limit, "key", 1).await), SECOND);
-        assert_eq!(limited(limiter.check(&limit, "key", 3).await), 2 * SECOND);
+        assert_eq!(limited(&limiter.check(&limit, "key", 1).await), SECOND);
+        assert_eq!(limited(&limiter.check(&limit, "key", 3).await), 2 * SECOND);
         clock.advance(SECOND);
         first.await.expect("admitted");
         limiter.check(&limit, "key", 2).await.expect("no call waits");
@@ -195,7 +195,7 @@ async fn a_call_beyond_the_bound_does_not_overtake() {
         let bucket = Limit::leaky_bucket("bound", 10, SECOND).wait(MINUTE);
         limiter.check(&bucket, "key", 1).await.expect("a new key");
         let first = waiting(&limiter, &bucket, "key", 1).await;
-        assert_eq!(limited(limiter.check(&bucket, "key", 1).await), SECOND / 5);
+        assert_eq!(limited(&limiter.check(&bucket, "key", 1).await), SECOND / 5);
         clock.advance(SECOND / 10);
         first.await.expect("admitted");
     }
@@ -206,5 +206,5 @@ async fn no_call_waits_with_a_bound_of_zero() {
     let limiter = RateLimiter::builder().max_waiting(0).build().expect("valid settings");
     let limit = Limit::sliding("bound", 1, MINUTE).wait(2 * MINUTE);
     limiter.check(&limit, "key", 1).await.expect("a new key");
-    assert!(limited(limiter.check(&limit, "key", 1).await) <= MINUTE);
+    assert!(limited(&limiter.check(&limit, "key", 1).await) <= MINUTE);
 }

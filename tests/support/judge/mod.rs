@@ -98,6 +98,7 @@ impl Judge {
     }
 
     /// A judge of processes whose clocks differ by up to `skew` microseconds.
+    #[must_use]
     pub fn with_skew(self, skew: u64) -> Self {
         Self { skew, ..self }
     }
@@ -195,10 +196,10 @@ impl Judge {
         let histories = self.events.split(|event| event.kind == Kind::Lost);
         let breaches = histories.flat_map(|history| match self.promise {
             Promise::Trailing => self.trailing(history, |_| 1),
-            Promise::Calendar { shift } => self.windows(history, |at| (at + shift) / period),
-            Promise::OfZone(limit) => self.windows_of_zone(history, &limit),
+            Promise::Calendar { shift } => Self::windows(history, |at| (at + shift) / period),
+            Promise::OfZone(limit) => Self::windows_of_zone(history, &limit),
             Promise::Counter => {
-                [self.windows(history, |at| at / period), self.estimates(history)].concat()
+                [Self::windows(history, |at| at / period), self.estimates(history)].concat()
             }
             Promise::Opened => self.opened_windows(history),
             Promise::Refill => self.refills(history),

@@ -10,8 +10,7 @@ use crate::calendar;
 impl Judge {
     /// Judges, for each call as the last one, the calls that certainly started before it and for which `counts` holds.
     /// They may have been in as many windows as `windows` says for the end of the stretch.
-    pub(super) fn stretches(
-        &self,
+    fn stretches(
         history: &[Event],
         windows: impl Fn(u64) -> u64,
         counts: impl Fn(&Event, u64) -> bool,
@@ -60,18 +59,18 @@ impl Judge {
     /// Judges the period before each call.
     pub(super) fn trailing(&self, history: &[Event], windows: impl Fn(u64) -> u64) -> Vec<Breach> {
         let counts = |event: &Event, end: u64| event.first.saturating_add(self.period) > end;
-        self.stretches(history, windows, counts)
+        Self::stretches(history, windows, counts)
     }
 
     /// Judges the calls of each window. `window` returns the number of the window at a time.
-    pub(super) fn windows(&self, history: &[Event], window: impl Fn(u64) -> u64) -> Vec<Breach> {
-        self.stretches(history, |_| 1, |event, end| window(event.first) == window(end))
+    pub(super) fn windows(history: &[Event], window: impl Fn(u64) -> u64) -> Vec<Breach> {
+        Self::stretches(history, |_| 1, |event, end| window(event.first) == window(end))
     }
 
     /// Judges the windows of a time zone, each found once.
-    pub(super) fn windows_of_zone(&self, history: &[Event], limit: &Limit) -> Vec<Breach> {
+    pub(super) fn windows_of_zone(history: &[Event], limit: &Limit) -> Vec<Breach> {
         let known = RefCell::new(Vec::<(u64, u64)>::new());
-        self.windows(history, |at| {
+        Self::windows(history, |at| {
             let mut known = known.borrow_mut();
             let found = known.iter().find(|(start, end)| (*start..*end).contains(&at)).copied();
             let window = found.or_else(|| calendar::window(limit, at));

@@ -2,7 +2,7 @@
 
 use ratelimit_runtime::Limit;
 
-use super::state::State;
+use super::state::{Bucket, State};
 use super::{ExpectedDecision, Model, ModelReceipt};
 
 impl Model {
@@ -33,7 +33,7 @@ impl Model {
                     give(current);
                     give(previous);
                 }
-                State::Bucket { at, level, threshold, lease, .. } => {
+                State::Bucket(Bucket { at, level, threshold, lease, .. }) => {
                     let level = level.saturating_sub(u128::from(cost) * period);
                     after = State::bucket(*at, level, *threshold, *lease);
                 }
@@ -98,7 +98,7 @@ impl Model {
                     _ => {}
                 },
                 // Some of the units have drained since. The units of a lease that may still be spent stay.
-                State::Bucket { at, level, threshold, lease, .. } if *level <= capacity => {
+                State::Bucket(Bucket { at, level, threshold, lease, .. }) if *level <= capacity => {
                     let charged = u128::from(cost).min(limit.capacity().into()) * period;
                     let elapsed = now.saturating_sub(charged_at);
                     let drained = u128::from(elapsed) * u128::from(*threshold);
@@ -129,14 +129,17 @@ impl Model {
         }
         let now = self.now(clock);
         let counted = self.state_at(now);
-        let State::Bucket { charges, .. } = &mut self.state else {
+        let State::Bucket(Bucket { charges, .. }) = &mut self.state else {
             return self.lower(&own, clock, cost - used, at);
         };
         let Some(charge) = charges.iter_mut().find(|charge| charge.number == number) else {
             return;
         };
         charge.units -= cost - used;
-        let settled = self.state_at(now).settled(own.period().as_micros());
+        let mut settled = self.state_at(now);
+        if let State::Bucket(bucket) = &mut settled {
+            bucket.settle(own.period().as_micros());
+        }
         self.replace(&counted, settled, clock);
     }
 
@@ -149,7 +152,7 @@ impl Model {
     /// Stores the state after a correction. What gives nothing back changes nothing: a bucket can have drained it.
     fn replace(&mut self, before: &State, after: State, clock: u64) {
         let is_same = match (before, &after) {
-            (State::Bucket { level, .. }, State::Bucket { level: left, .. }) => level == left,
+            (State::Bucket(before), State::Bucket(after)) => before.level == after.level,
             _ => *before == after,
         };
         if !is_same {
@@ -160,7 +163,7 @@ impl Model {
 
     /// Returns the limit at the rate of a bucket, which only calls change. An empty bucket has no rate.
     fn own_limit(&self, limit: &Limit, clock: u64) -> Limit {
-        let State::Bucket { threshold, .. } = self.state else { return *limit };
+        let State::Bucket(Bucket { threshold, .. }) = self.state else { return *limit };
         // The largest burst that refills in 100 years.
         let mut burst = limit.capacity();
         let most = 36_525 * 86_400_000_000 * u128::from(threshold) / limit.period().as_micros();

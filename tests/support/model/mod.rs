@@ -6,13 +6,7 @@
 //! by search: `remaining` is the largest cost that the rule admits now, `retry_after` the shortest wait after which
 //! the rule admits the call, and `reset_after` the shortest wait after which no earlier call counts.
 //!
-//! To add an algorithm:
-//!
-//! 1. Add a variant to `State`: the data that the algorithm keeps about the admitted calls of a key.
-//! 2. Add the variant to `State::unused`, `State::is_unused` and `State::newest`.
-//! 3. In `Model::state_at`, drop the data that no longer counts at a moment.
-//! 4. In `Model::admits`, write the rule.
-//! 5. In [`Model::charge`], [`Model::refund`], [`Model::return_units`] and [`Model::settle`], take and give back units.
+//! A new algorithm is a variant of `State` and a rule in `Model::admits`; `tests/stores/decisions/parity/` plays it.
 //!
 //! Times are microseconds since the epoch. A parameter named `clock` is the time of the limiter's clock, which
 //! can step back; a variable named `now` is the time of the key, which cannot.
@@ -24,7 +18,7 @@ use std::time::Duration;
 
 use ratelimit_runtime::{Decision, Limit};
 
-use self::state::{BucketCharge, State};
+use self::state::{Bucket, BucketCharge, State};
 
 /// The largest threshold under which a sliding window has a record for each time.
 const EXACT: u64 = 1_000;
@@ -34,9 +28,7 @@ const EXACT: u64 = 1_000;
 pub struct ExpectedDecision {
     pub allowed: bool,
     pub remaining: u64,
-    /// The shortest wait after which the same call is admitted.
     pub retry_after: Duration,
-    /// The shortest wait after which the key is as if it had never been used.
     pub reset_after: Duration,
 }
 
@@ -161,9 +153,9 @@ impl Model {
             },
             State::Fixed { count, .. } => *count += cost,
             State::SlidingCounter { current, .. } => *current += cost,
-            State::Bucket { level, charges, .. } => {
-                *level += u128::from(cost) * limit.period().as_micros();
-                charges.push(BucketCharge { number, at: now, units: cost });
+            State::Bucket(bucket) => {
+                bucket.level += u128::from(cost) * limit.period().as_micros();
+                bucket.charges.push(BucketCharge { number, at: now, units: cost });
             }
         }
     }
@@ -215,7 +207,7 @@ impl Model {
         if decision.allowed && cost > 0 {
             self.limit = *limit;
             self.state = leased.state;
-            if let State::Bucket { lease, .. } = &mut self.state {
+            if let State::Bucket(Bucket { lease, .. }) = &mut self.state {
                 lease.until = lease.until.max(now + term);
                 lease.kept = lease.kept.max(kept.into());
             }
@@ -245,7 +237,7 @@ impl Model {
     /// Returns how many charges of a bucket can be settled.
     pub fn charges(&self) -> usize {
         match &self.state {
-            State::Bucket { charges, .. } => charges.len(),
+            State::Bucket(bucket) => bucket.charges.len(),
             _ => 0,
         }
     }
@@ -277,7 +269,7 @@ impl Model {
                 u128::from(previous) * overlap + u128::from(current + cost) * period
                     <= u128::from(threshold) * period
             }
-            State::Bucket { level, .. } => level + u128::from(cost) * period <= capacity * period,
+            State::Bucket(bucket) => bucket.level + u128::from(cost) * period <= capacity * period,
         }
     }
 
@@ -302,7 +294,7 @@ impl Model {
         let mut model = self.clone();
         model.limit = *limit;
         let mut state = model.state_at(now);
-        if let State::Bucket { level, .. } = &mut state {
+        if let State::Bucket(Bucket { level, .. }) = &mut state {
             *level = (*level).max(u128::from(kept) * limit.period().as_micros());
         }
         state

@@ -8,29 +8,42 @@ use crate::calendar;
 /// The data about the admitted calls of a key.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum State {
-    Sliding {
-        /// The time and the units of each record, oldest first.
-        log: Vec<(u64, u64)>,
-        /// The latest time of a record that charges of several ticks share.
-        joined: u64,
-    },
-    /// The admitted cost in the window.
+    // The time and the units of each record, oldest first, and the latest time of one that charges of several ticks
+    // share.
+    Sliding { log: Vec<(u64, u64)>, joined: u64 },
+    // The admitted cost in the window.
     Fixed { start: u64, count: u64 },
-    /// The admitted cost in the window before, and in the current one.
+    // The admitted cost in the window before, and in the current one.
     SlidingCounter { start: u64, previous: u64, current: u64 },
-    /// A token bucket or a leaky bucket: both fill with each call and drain at the rate of the limit.
-    Bucket {
-        /// The time to which the level belongs.
-        at: u64,
-        /// The units in the bucket, times the period in microseconds.
-        level: u128,
-        /// The threshold under which the level was last changed.
-        threshold: u64,
-        lease: BucketLease,
-        /// The charges that can be settled, all under this threshold; the level before them, and its time.
-        charges: Vec<BucketCharge>,
-        before: (u64, u128),
-    },
+    Bucket(Bucket),
+}
+
+/// A token bucket or a leaky bucket: both fill with each call and drain at the rate of the limit.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Bucket {
+    /// The time to which the level belongs: the units in the bucket, times the period in microseconds.
+    pub(super) at: u64,
+    pub(super) level: u128,
+    /// The threshold under which the level was last changed.
+    pub(super) threshold: u64,
+    pub(super) lease: BucketLease,
+    /// The charges that can be settled, all under this threshold; the level before them, and its time.
+    pub(super) charges: Vec<BucketCharge>,
+    before: (u64, u128),
+}
+
+impl Bucket {
+    /// Sets the level that follows from the charges.
+    pub(super) fn settle(&mut self, period: u128) {
+        let drained = |from: u64, to: u64| u128::from(to - from) * u128::from(self.threshold);
+        let (mut since, mut left) = self.before;
+        for charge in &self.charges {
+            left = left.saturating_sub(drained(since, charge.at));
+            left += u128::from(charge.units) * period;
+            since = charge.at;
+        }
+        self.level = left.saturating_sub(drained(since, self.at));
+    }
 }
 
 /// The units that the call of a charge has used, as far as they are known.
@@ -67,23 +80,8 @@ impl State {
 
     /// A bucket of whose charges only the level is known.
     pub(super) fn bucket(at: u64, level: u128, threshold: u64, lease: BucketLease) -> Self {
-        Self::Bucket { at, level, threshold, lease, charges: Vec::new(), before: (at, level) }
-    }
-
-    /// Returns a bucket with the level that follows from its charges.
-    pub(super) fn settled(mut self, period: u128) -> Self {
-        let Self::Bucket { at, level, threshold, charges, before, .. } = &mut self else {
-            unreachable!("the state of a bucket")
-        };
-        let drained = |from: u64, to: u64| u128::from(to - from) * u128::from(*threshold);
-        let (mut since, mut left) = *before;
-        for charge in &*charges {
-            left = left.saturating_sub(drained(since, charge.at));
-            left += u128::from(charge.units) * period;
-            since = charge.at;
-        }
-        *level = left.saturating_sub(drained(since, *at));
-        self
+        let (charges, before) = (Vec::new(), (at, level));
+        Self::Bucket(Bucket { at, level, threshold, lease, charges, before })
     }
 
     /// Returns whether nothing counts, so that the state can be dropped.
@@ -92,7 +90,7 @@ impl State {
             Self::Sliding { log, .. } => log.is_empty(),
             Self::Fixed { count, .. } => *count == 0,
             Self::SlidingCounter { previous, current, .. } => *previous == 0 && *current == 0,
-            Self::Bucket { level, .. } => *level == 0,
+            Self::Bucket(bucket) => bucket.level == 0,
         }
     }
 
@@ -100,7 +98,7 @@ impl State {
         match self {
             Self::Sliding { log, .. } => log.last().map_or(0, |(at, _)| *at),
             Self::Fixed { start, .. } | Self::SlidingCounter { start, .. } => *start,
-            Self::Bucket { at, .. } => *at,
+            Self::Bucket(bucket) => bucket.at,
         }
     }
 }
@@ -169,7 +167,7 @@ impl Model {
                 };
                 State::SlidingCounter { start: window * period, previous, current }
             }
-            State::Bucket { .. } => self.bucket_at(now),
+            State::Bucket(bucket) => self.bucket_at(bucket, now),
         }
     }
 
@@ -181,11 +179,8 @@ impl Model {
 
     /// Returns a bucket as it is at `now`: its level drains, but not below the units of a lease that may still
     /// be spent. A level that was charged under another threshold is converted, rounded up.
-    fn bucket_at(&self, now: u64) -> State {
-        let State::Bucket { at, mut level, threshold: charged_under, lease, .. } = self.state
-        else {
-            unreachable!("the state of a bucket")
-        };
+    fn bucket_at(&self, bucket: &Bucket, now: u64) -> State {
+        let Bucket { at, mut level, threshold: charged_under, lease, .. } = *bucket;
         let period = self.limit.period().as_micros();
         let threshold = self.limit.threshold();
         let is_leased = lease.until > at;
@@ -213,13 +208,10 @@ impl Model {
             level = level.saturating_sub(drained(at, now));
         }
         let lease = if lease.until > now { lease } else { BucketLease::default() };
-        match &self.state {
-            State::Bucket { charges, before, .. } if charged_under == threshold => {
-                let (charges, before) = (charges.clone(), *before);
-                State::Bucket { at: now, level, threshold, lease, charges, before }
-            }
-            _ => State::bucket(now, level, threshold, lease),
+        if charged_under == threshold {
+            return State::Bucket(Bucket { at: now, level, lease, ..bucket.clone() });
         }
+        State::bucket(now, level, threshold, lease)
     }
 }
 

@@ -56,7 +56,9 @@ impl SlotPlayer<'_> {
             self.waiting.extract_if(.., |waiting| waiting.call.process == number).collect();
         self.rules[number] = RuleOf::Nothing;
         // Nothing of it is polled any more.
-        stopped.iter().for_each(|waiting| waiting.gate.shut());
+        for waiting in &stopped {
+            waiting.gate.shut();
+        }
         self.is_excused |= !stopped.is_empty();
         if number == 0 {
             // The fallback ends with its process.
