@@ -4,7 +4,7 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use ratelimit_runtime::{Name, RateLimiter, Rejection, RuleSet, Rules, rate_limit};
+use ratelimit_runtime::{Limit, RateLimiter, Rejection, RuleSet, Rules, rate_limit};
 use redis::Commands;
 use support::log::Log;
 use support::server::Server;
@@ -99,6 +99,6 @@ async fn rules_of_no_limit_are_reported_once() {
     assert_eq!(server.stat("cmdstat_zrange:calls="), 1, "one limiter has read the announcements");
     let sent = server.stat("total_net_output_bytes:") - sent;
     assert!(sent < 4_000_000, "{sent} bytes: more than what is bounded");
-    let name = Name::kept("mine").expect("announcements take no names of this process");
+    let name = Limit::kept_name("mine").expect("announcements take no names of this process");
     assert_eq!(name, "mine");
 }

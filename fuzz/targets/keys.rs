@@ -24,7 +24,7 @@ use std::time::Duration;
 use arbitrary::Arbitrary;
 use ratelimit_fuzz::target;
 
-use self::key::{AnyHole, Hole, Key, KeyWriter, OwnedKey, Secret, put_count_name, write_formatted};
+use self::key::{Key, KeyWriter, OwnedKey, Secret, put_count_name, write_formatted};
 use self::limit::{Algorithm, Limit};
 
 static SECRET: LazyLock<Secret> = LazyLock::new(Secret::random);
@@ -55,10 +55,7 @@ enum KeyValue {
 #[derive(Arbitrary, Debug)]
 enum FormatPart {
     Text(Symbols),
-    /// An argument that is written by its type.
     Arg(String),
-    /// An argument that is written by its `Display`.
-    Shown(String),
 }
 
 /// A text of characters with and without a special meaning. There are only a few such texts, because
@@ -121,8 +118,7 @@ impl Key for KeyInput {
                                 out.bytes(text.as_bytes());
                             }
                         }
-                        FormatPart::Arg(arg) => Hole(AnyHole(arg)).write_to(out),
-                        FormatPart::Shown(arg) => write_formatted(out, format_args!("{arg}")),
+                        FormatPart::Arg(arg) => write_formatted(out, format_args!("{arg}")),
                     }
                 }
             }
@@ -181,7 +177,7 @@ impl KeyInput {
         let (mut row, mut colons) = (Vec::new(), false);
         for part in parts {
             match part {
-                FormatPart::Arg(arg) | FormatPart::Shown(arg) => {
+                FormatPart::Arg(arg) => {
                     row.push(KeyShape::Group(vec![KeyShape::Value(arg.as_bytes().to_vec())]));
                 }
                 FormatPart::Text(text) => {

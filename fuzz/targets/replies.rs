@@ -92,20 +92,18 @@ enum OpInput {
 }
 
 impl OpInput {
-    /// The operation, its word, and its cost, birth and operand.
-    fn op(&self, cost: u64) -> (script::ScriptOp, &'static str, [u64; 3]) {
+    /// The operation, and its cost, birth and operand as scripts receive them.
+    fn op(&self, cost: u64) -> (script::ScriptOp, [u64; 3]) {
         let correct = |charged, change: i64, birth, operand| {
             let change = change % AMOUNTS.cast_signed();
-            let op = script::ScriptOp::correct(Correction { charged, change });
-            (op, "correct", [change as u64 & ((1 << 56) - 1), birth, operand])
+            let [cost, by, place, _] = script::numbers_of(Correction { charged, change });
+            let numbers = [change as u64 & ((1 << 56) - 1), birth, operand];
+            (("correct", [cost, by, place]), numbers)
         };
         match *self {
-            Self::Take { birth } => {
-                let birth = time(birth);
-                (script::ScriptOp::decide(Op::ACQUIRE, cost, birth), "take", [cost, birth, 0])
-            }
-            Self::Peek => (script::ScriptOp::decide(Op::Peek, cost, 0), "peek", [cost, 0, 0]),
-            Self::Measure => (script::ScriptOp::decide(Op::Measure, 0, 0), "peek", [0, 0, 1]),
+            Self::Take { birth } => (("take", [cost, time(birth), 0]), [cost, time(birth), 0]),
+            Self::Peek => (("peek", [cost, 0, 0]), [cost, 0, 0]),
+            Self::Measure => (("peek", [0, 0, 1]), [0, 0, 1]),
             Self::Newest(change) => correct(Charged::Newest, change, 0, 0),
             Self::At(at, change) => correct(Charged::At(time(at)), change, 0, time(at).max(1)),
             Self::By(birth, place, change) => {
@@ -133,7 +131,7 @@ fn take(text: &mut &[u8], bytes: usize) -> u64 {
 
 /// Checks the arguments against the layout that the scripts document.
 fn check_arguments(terms: &Terms, input: &OpInput, clock: Option<u64>, cost: u64) {
-    let (op, word, numbers) = input.op(cost);
+    let (op, numbers) = input.op(cost);
     let charge = Charge {
         terms: *terms,
         key_id: KeyId::new(&terms.identity, 0),
@@ -144,7 +142,7 @@ fn check_arguments(terms: &Terms, input: &OpInput, clock: Option<u64>, cost: u64
     let alone = script::arguments_of_one(op, &charge, clock);
     let clock = clock.map(|clock| clock.to_be_bytes()[1..].to_vec());
     assert_eq!(alone.get(1), clock.as_ref());
-    let mut rest = alone[0].strip_prefix(word.as_bytes()).expect("the word");
+    let mut rest = alone[0].strip_prefix(op.0.as_bytes()).expect("the word");
     assert_eq!(take(&mut rest, 1), 0);
     assert_eq!(numbers.map(|_| take(&mut rest, 7)), numbers);
 

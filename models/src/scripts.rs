@@ -4,7 +4,7 @@
 use crate::algorithm::{Charged, Correction, Outcome, Receipt, Reservation, Verdict};
 use crate::key::KeyId;
 use crate::limit::Terms;
-use crate::program::{self, Form};
+use crate::program::{self, FORMS, Form};
 use crate::server::StoredCount;
 use crate::store::{Charge, Statement};
 
@@ -15,7 +15,7 @@ pub(crate) const AHEAD: u64 = 1_000_000_000_000 - START;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Script {
-    One(Form),
+    One(usize),
     All,
     Correct,
 }
@@ -26,7 +26,7 @@ pub(crate) type Mistakes = &'static [(&'static str, &'static str)];
 impl Script {
     pub(crate) fn text(self, mistakes: Mistakes) -> String {
         let text = match self {
-            Self::One(form) => form.script(),
+            Self::One(form) => FORMS[form].script("one"),
             Self::All => program::several("all"),
             Self::Correct => program::several("correct"),
         };
@@ -50,9 +50,8 @@ impl Server<'_> {
     /// Runs an operation of `lua/one.lua` with its cost, birth and operand, which `lua/prelude.lua` explains. Returns
     /// the reply.
     pub(crate) fn run_one(&mut self, word: &str, numbers: [u64; 3]) -> Vec<u8> {
-        let form = Form::of(&self.charge.terms);
-        let mut call = packed_call(word, &numbers);
-        form.put_terms(&mut call, self.charge, None);
+        let (form, mut call) = (Form::index_of(&self.charge.terms), packed_call(word, &numbers));
+        FORMS[form].put_terms(&mut call, self.charge, None);
         self.count.run(Script::One(form), self.mistakes, self.clock, 1, vec![call])
     }
 
@@ -111,9 +110,9 @@ impl Server<'_> {
 
     /// Runs a script whose arguments are calls, the clock, and the limit.
     pub(crate) fn run_several(&mut self, script: Script, keys: usize, calls: Vec<u8>) -> Vec<u8> {
-        let form = Form::of(&self.charge.terms);
-        let mut limit = vec![form.index() as u8 + 1];
-        form.put_terms(&mut limit, self.charge, None);
+        let form = Form::index_of(&self.charge.terms);
+        let mut limit = vec![form as u8 + 1];
+        FORMS[form].put_terms(&mut limit, self.charge, None);
         let arguments = vec![calls, Vec::new(), limit];
         self.count.run(script, self.mistakes, self.clock, keys, arguments)
     }

@@ -260,7 +260,7 @@ pub(crate) async fn rejected(limiter: &RateLimiter) -> anyhow::Result<Vec<TopKey
             .or_insert(key);
     }
     let rejected = |key: RejectedKey| TopKey {
-        limit: key.limit.as_str().to_owned(),
+        limit: key.limit.to_owned(),
         period_ms: milliseconds(key.period),
         key: key.key,
         rejected: key.rejected,

@@ -1,36 +1,49 @@
 async fn one(user: &str, plan: Plan) -> Result<(), Rejection> {
     'decided: {
-        let __rate_limit_pending = match ::ratelimit_runtime::__private::check(
-            &::ratelimit_runtime::__private::one_limit(
-                ::core::option::Option::None,
-                ::ratelimit_runtime::__private::CallLimit::with_amounts(
-                    {
-                        static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
-                            ::ratelimit_runtime::__private::Site::new(
-                            ::core::concat!(
-                                ::core::file!(), ":", ::core::line!(), ":",
-                                ::core::column!()
-                            ),
-                            ::ratelimit_runtime::__private::SiteName::Default,
-                            true,
-                        );
-                        __RATE_LIMIT_SITE
-                            .visit(const {
-                                &::ratelimit_runtime::Limit::token_bucket(
-                                    ::core::concat!(::core::module_path!(), "::", "one"),
-                                    1_u64,
-                                    ::ratelimit_runtime::__private::micros(60000000u64),
-                                )
-                            })
-                    },
-                    ::ratelimit_runtime::__private::amount(plan.rate()),
-                    ::ratelimit_runtime::__private::amount(plan.burst),
-                    ::ratelimit_runtime::__private::Lease::UpTo(LEASE),
-                ),
-                &user,
-                1_u64,
+        let __rate_limit_pending = match match (
+            ::ratelimit_runtime::__private::CallLimit::with_amounts(
+                {
+                    static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
+                        ::ratelimit_runtime::__private::Site::new(
+                        ::core::concat!(
+                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
+                        ),
+                        ::ratelimit_runtime::__private::SiteName::Default,
+                        true,
+                    );
+                    __RATE_LIMIT_SITE
+                        .visit(const {
+                            &::ratelimit_runtime::Limit::token_bucket(
+                                ::core::concat!(::core::module_path!(), "::", "one"),
+                                1_u64,
+                                ::ratelimit_runtime::__private::micros(60000000u64),
+                            )
+                        })
+                },
+                ::ratelimit_runtime::__private::amount(plan.rate()),
+                ::ratelimit_runtime::__private::amount(plan.burst),
+                ::ratelimit_runtime::__private::Lease::UpTo(LEASE),
             ),
         ) {
+            (__rate_limit_limit_1,) => {
+                match (::ratelimit_runtime::__private::key(&user), 1_u64) {
+                    (__rate_limit_key_1, __rate_limit_cost_1) => {
+                        ::ratelimit_runtime::__private::check(
+                            &::ratelimit_runtime::__private::AnnotatedCall::new(
+                                ::core::option::Option::None,
+                                [
+                                    (
+                                        &__rate_limit_limit_1,
+                                        &__rate_limit_key_1,
+                                        __rate_limit_cost_1,
+                                    ),
+                                ],
+                            ),
+                        )
+                    }
+                }
+            }
+        } {
             ::core::option::Option::Some(__rate_limit_pending) => __rate_limit_pending,
             ::core::option::Option::None => break 'decided,
         };
@@ -105,12 +118,12 @@ fn several(user: &str, rate: Option<u64>) -> Answer {
                                 ],
                             )
                         };
-                        let _ = (&__rate_limit_key, __rate_limit_cost);
+                        let _ = (&__rate_limit_key, &__rate_limit_cost);
                         ::ratelimit_runtime::__private::acquire_blocking(
-                            &::ratelimit_runtime::__private::LimitGroup::new(
+                            &::ratelimit_runtime::__private::AnnotatedCall::new(
                                 ::core::option::Option::None,
                                 [
-                                    ::ratelimit_runtime::__private::CallPart::of(
+                                    (
                                         &{
                                             static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
                                                 ::ratelimit_runtime::__private::Site::new(
@@ -132,7 +145,7 @@ fn several(user: &str, rate: Option<u64>) -> Answer {
                                         &__rate_limit_key,
                                         __rate_limit_cost,
                                     ),
-                                    ::ratelimit_runtime::__private::CallPart::of(
+                                    (
                                         &{
                                             static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
                                                 ::ratelimit_runtime::__private::Site::new(
@@ -158,7 +171,7 @@ fn several(user: &str, rate: Option<u64>) -> Answer {
                                         &__rate_limit_key,
                                         __rate_limit_cost,
                                     ),
-                                    ::ratelimit_runtime::__private::CallPart::of(
+                                    (
                                         &__rate_limit_limit_3,
                                         &__rate_limit_key,
                                         __rate_limit_cost,

@@ -9,32 +9,43 @@ where
 {
     Box::pin(async move {
         'decided: {
-            let __rate_limit_pending = match ::ratelimit_runtime::__private::check(
-                &::ratelimit_runtime::__private::one_limit(
-                    ::core::option::Option::None,
-                    {
-                        static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
-                            ::ratelimit_runtime::__private::Site::new(
-                            ::core::concat!(
-                                ::core::file!(), ":", ::core::line!(), ":",
-                                ::core::column!()
-                            ),
-                            ::ratelimit_runtime::__private::SiteName::Default,
-                            false,
-                        );
-                        __RATE_LIMIT_SITE
-                            .visit(const {
-                                &::ratelimit_runtime::Limit::sliding(
-                                    ::core::concat!(::core::module_path!(), "::", "call"),
-                                    10,
-                                    ::ratelimit_runtime::__private::micros(1000000u64),
-                                )
-                            })
-                    },
-                    &self.id,
-                    1_u64,
-                ),
+            let __rate_limit_pending = match match (
+                ::ratelimit_runtime::__private::key(&self.id),
+                1_u64,
             ) {
+                (__rate_limit_key_1, __rate_limit_cost_1) => {
+                    ::ratelimit_runtime::__private::check(
+                        &::ratelimit_runtime::__private::AnnotatedCall::new(
+                            ::core::option::Option::None,
+                            [
+                                (
+                                    &{
+                                        static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
+                                            ::ratelimit_runtime::__private::Site::new(
+                                            ::core::concat!(
+                                                ::core::file!(), ":", ::core::line!(), ":",
+                                                ::core::column!()
+                                            ),
+                                            ::ratelimit_runtime::__private::SiteName::Default,
+                                            false,
+                                        );
+                                        __RATE_LIMIT_SITE
+                                            .visit(const {
+                                                &::ratelimit_runtime::Limit::sliding(
+                                                    ::core::concat!(::core::module_path!(), "::", "call"),
+                                                    10,
+                                                    ::ratelimit_runtime::__private::micros(1000000u64),
+                                                )
+                                            })
+                                    },
+                                    &__rate_limit_key_1,
+                                    __rate_limit_cost_1,
+                                ),
+                            ],
+                        ),
+                    )
+                }
+            } {
                 ::core::option::Option::Some(__rate_limit_pending) => {
                     __rate_limit_pending
                 }
@@ -62,32 +73,43 @@ fn patterns<'a>(
             __arg0
         };
         'decided: {
-            let __rate_limit_pending = match ::ratelimit_runtime::__private::check(
-                &::ratelimit_runtime::__private::one_limit(
-                    ::core::option::Option::None,
-                    {
-                        static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
-                            ::ratelimit_runtime::__private::Site::new(
-                            ::core::concat!(
-                                ::core::file!(), ":", ::core::line!(), ":",
-                                ::core::column!()
-                            ),
-                            ::ratelimit_runtime::__private::SiteName::Default,
-                            false,
-                        );
-                        __RATE_LIMIT_SITE
-                            .visit(const {
-                                &::ratelimit_runtime::Limit::sliding(
-                                    ::core::concat!(::core::module_path!(), "::", "patterns"),
-                                    2,
-                                    ::ratelimit_runtime::__private::micros(30000000u64),
-                                )
-                            })
-                    },
-                    &id,
-                    1_u64,
-                ),
+            let __rate_limit_pending = match match (
+                ::ratelimit_runtime::__private::key(&id),
+                1_u64,
             ) {
+                (__rate_limit_key_1, __rate_limit_cost_1) => {
+                    ::ratelimit_runtime::__private::check(
+                        &::ratelimit_runtime::__private::AnnotatedCall::new(
+                            ::core::option::Option::None,
+                            [
+                                (
+                                    &{
+                                        static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
+                                            ::ratelimit_runtime::__private::Site::new(
+                                            ::core::concat!(
+                                                ::core::file!(), ":", ::core::line!(), ":",
+                                                ::core::column!()
+                                            ),
+                                            ::ratelimit_runtime::__private::SiteName::Default,
+                                            false,
+                                        );
+                                        __RATE_LIMIT_SITE
+                                            .visit(const {
+                                                &::ratelimit_runtime::Limit::sliding(
+                                                    ::core::concat!(::core::module_path!(), "::", "patterns"),
+                                                    2,
+                                                    ::ratelimit_runtime::__private::micros(30000000u64),
+                                                )
+                                            })
+                                    },
+                                    &__rate_limit_key_1,
+                                    __rate_limit_cost_1,
+                                ),
+                            ],
+                        ),
+                    )
+                }
+            } {
                 ::core::option::Option::Some(__rate_limit_pending) => {
                     __rate_limit_pending
                 }
@@ -112,32 +134,40 @@ fn patterns<'a>(
 fn by_hand() -> Pin<Box<dyn Future<Output = Option<u64>>>> {
     Box::pin(async move {
         'decided: {
-            let __rate_limit_pending = match ::ratelimit_runtime::__private::check(
-                &::ratelimit_runtime::__private::one_limit(
-                    ::core::option::Option::None,
-                    {
-                        static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
-                            ::ratelimit_runtime::__private::Site::new(
-                            ::core::concat!(
-                                ::core::file!(), ":", ::core::line!(), ":",
-                                ::core::column!()
-                            ),
-                            ::ratelimit_runtime::__private::SiteName::Default,
-                            false,
-                        );
-                        __RATE_LIMIT_SITE
-                            .visit(const {
-                                &::ratelimit_runtime::Limit::sliding(
-                                    ::core::concat!(::core::module_path!(), "::", "by_hand"),
-                                    2,
-                                    ::ratelimit_runtime::__private::micros(30000000u64),
-                                )
-                            })
-                    },
-                    (),
-                    1_u64,
-                ),
-            ) {
+            let __rate_limit_pending = match match ((), 1_u64) {
+                (__rate_limit_key_1, __rate_limit_cost_1) => {
+                    ::ratelimit_runtime::__private::check(
+                        &::ratelimit_runtime::__private::AnnotatedCall::new(
+                            ::core::option::Option::None,
+                            [
+                                (
+                                    &{
+                                        static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
+                                            ::ratelimit_runtime::__private::Site::new(
+                                            ::core::concat!(
+                                                ::core::file!(), ":", ::core::line!(), ":",
+                                                ::core::column!()
+                                            ),
+                                            ::ratelimit_runtime::__private::SiteName::Default,
+                                            false,
+                                        );
+                                        __RATE_LIMIT_SITE
+                                            .visit(const {
+                                                &::ratelimit_runtime::Limit::sliding(
+                                                    ::core::concat!(::core::module_path!(), "::", "by_hand"),
+                                                    2,
+                                                    ::ratelimit_runtime::__private::micros(30000000u64),
+                                                )
+                                            })
+                                    },
+                                    &__rate_limit_key_1,
+                                    __rate_limit_cost_1,
+                                ),
+                            ],
+                        ),
+                    )
+                }
+            } {
                 ::core::option::Option::Some(__rate_limit_pending) => {
                     __rate_limit_pending
                 }

@@ -1,29 +1,41 @@
 async fn log_in(user: u64) -> Result<(), Rejection> {
     'decided: {
-        let __rate_limit_pending = match ::ratelimit_runtime::__private::check(
-            &::ratelimit_runtime::__private::one_limit(
-                ::core::option::Option::None,
-                {
-                    static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
-                        ::ratelimit_runtime::__private::Site::new(
-                        ::core::concat!(
-                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
-                        ),
-                        ::ratelimit_runtime::__private::SiteName::Constant,
-                        false,
-                    );
-                    __RATE_LIMIT_SITE
-                        .visit(const {
-                            &::ratelimit_runtime::Limit::on_error(
-                                ::ratelimit_runtime::__private::without_permit(LOGIN),
-                                ::ratelimit_runtime::OnError::Deny,
-                            )
-                        })
-                },
-                &user,
-                1_u64,
-            ),
+        let __rate_limit_pending = match match (
+            ::ratelimit_runtime::__private::key(&user),
+            1_u64,
         ) {
+            (__rate_limit_key_1, __rate_limit_cost_1) => {
+                ::ratelimit_runtime::__private::check(
+                    &::ratelimit_runtime::__private::AnnotatedCall::new(
+                        ::core::option::Option::None,
+                        [
+                            (
+                                &{
+                                    static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
+                                        ::ratelimit_runtime::__private::Site::new(
+                                        ::core::concat!(
+                                            ::core::file!(), ":", ::core::line!(), ":",
+                                            ::core::column!()
+                                        ),
+                                        ::ratelimit_runtime::__private::SiteName::Constant,
+                                        false,
+                                    );
+                                    __RATE_LIMIT_SITE
+                                        .visit(const {
+                                            &::ratelimit_runtime::Limit::on_error(
+                                                ::ratelimit_runtime::__private::without_permit(LOGIN),
+                                                ::ratelimit_runtime::OnError::Deny,
+                                            )
+                                        })
+                                },
+                                &__rate_limit_key_1,
+                                __rate_limit_cost_1,
+                            ),
+                        ],
+                    ),
+                )
+            }
+        } {
             ::core::option::Option::Some(__rate_limit_pending) => __rate_limit_pending,
             ::core::option::Option::None => break 'decided,
         };
@@ -58,12 +70,12 @@ async fn query(user: u64) -> Result<(), Rejection> {
                         ],
                     )
                 };
-                let _ = (&__rate_limit_key, __rate_limit_cost);
+                let _ = (&__rate_limit_key, &__rate_limit_cost);
                 ::ratelimit_runtime::__private::check(
-                    &::ratelimit_runtime::__private::LimitGroup::new(
+                    &::ratelimit_runtime::__private::AnnotatedCall::new(
                         ::core::option::Option::None,
                         [
-                            ::ratelimit_runtime::__private::CallPart::of(
+                            (
                                 &{
                                     static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
                                         ::ratelimit_runtime::__private::Site::new(
@@ -82,7 +94,7 @@ async fn query(user: u64) -> Result<(), Rejection> {
                                 &__rate_limit_key_1,
                                 __rate_limit_cost,
                             ),
-                            ::ratelimit_runtime::__private::CallPart::of(
+                            (
                                 &{
                                     static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
                                         ::ratelimit_runtime::__private::Site::new(

@@ -5,31 +5,43 @@ async fn complete(
 ) -> Result<Answer, Rejection> {
     let __rate_limit_permit_0;
     [__rate_limit_permit_0] = {
-        let __rate_limit_pending = ::ratelimit_runtime::__private::acquire(
-            &::ratelimit_runtime::__private::one_limit(
-                ::core::option::Option::None,
-                {
-                    static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
-                        ::ratelimit_runtime::__private::Site::new(
-                        ::core::concat!(
-                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
-                        ),
-                        ::ratelimit_runtime::__private::SiteName::Default,
-                        false,
-                    );
-                    __RATE_LIMIT_SITE
-                        .visit(const {
-                            &::ratelimit_runtime::Limit::sliding(
-                                ::core::concat!(::core::module_path!(), "::", "complete"),
-                                100_000,
-                                ::ratelimit_runtime::__private::micros(60000000u64),
-                            )
-                        })
-                },
-                &team,
-                ::ratelimit_runtime::__private::cost(estimate),
-            ),
-        );
+        let __rate_limit_pending = match (
+            ::ratelimit_runtime::__private::key(&team),
+            ::ratelimit_runtime::__private::cost(estimate),
+        ) {
+            (__rate_limit_key_1, __rate_limit_cost_1) => {
+                ::ratelimit_runtime::__private::acquire(
+                    &::ratelimit_runtime::__private::AnnotatedCall::new(
+                        ::core::option::Option::None,
+                        [
+                            (
+                                &{
+                                    static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
+                                        ::ratelimit_runtime::__private::Site::new(
+                                        ::core::concat!(
+                                            ::core::file!(), ":", ::core::line!(), ":",
+                                            ::core::column!()
+                                        ),
+                                        ::ratelimit_runtime::__private::SiteName::Default,
+                                        false,
+                                    );
+                                    __RATE_LIMIT_SITE
+                                        .visit(const {
+                                            &::ratelimit_runtime::Limit::sliding(
+                                                ::core::concat!(::core::module_path!(), "::", "complete"),
+                                                100_000,
+                                                ::ratelimit_runtime::__private::micros(60000000u64),
+                                            )
+                                        })
+                                },
+                                &__rate_limit_key_1,
+                                __rate_limit_cost_1,
+                            ),
+                        ],
+                    ),
+                )
+            }
+        };
         match __rate_limit_pending.await {
             ::core::result::Result::Ok(__rate_limit_permits) => __rate_limit_permits,
             ::core::result::Result::Err(__rate_limit_rejection) => {
@@ -64,31 +76,40 @@ async fn complete(
 async fn stream() -> Result<Stream, Rejection> {
     let tokens;
     [tokens] = {
-        let __rate_limit_pending = ::ratelimit_runtime::__private::acquire(
-            &::ratelimit_runtime::__private::one_limit(
-                ::core::option::Option::None,
-                {
-                    static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
-                        ::ratelimit_runtime::__private::Site::new(
-                        ::core::concat!(
-                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
-                        ),
-                        ::ratelimit_runtime::__private::SiteName::Default,
-                        false,
-                    );
-                    __RATE_LIMIT_SITE
-                        .visit(const {
-                            &::ratelimit_runtime::Limit::sliding(
-                                ::core::concat!(::core::module_path!(), "::", "stream"),
-                                100,
-                                ::ratelimit_runtime::__private::micros(60000000u64),
-                            )
-                        })
-                },
-                (),
-                1_u64,
-            ),
-        );
+        let __rate_limit_pending = match ((), 1_u64) {
+            (__rate_limit_key_1, __rate_limit_cost_1) => {
+                ::ratelimit_runtime::__private::acquire(
+                    &::ratelimit_runtime::__private::AnnotatedCall::new(
+                        ::core::option::Option::None,
+                        [
+                            (
+                                &{
+                                    static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
+                                        ::ratelimit_runtime::__private::Site::new(
+                                        ::core::concat!(
+                                            ::core::file!(), ":", ::core::line!(), ":",
+                                            ::core::column!()
+                                        ),
+                                        ::ratelimit_runtime::__private::SiteName::Default,
+                                        false,
+                                    );
+                                    __RATE_LIMIT_SITE
+                                        .visit(const {
+                                            &::ratelimit_runtime::Limit::sliding(
+                                                ::core::concat!(::core::module_path!(), "::", "stream"),
+                                                100,
+                                                ::ratelimit_runtime::__private::micros(60000000u64),
+                                            )
+                                        })
+                                },
+                                &__rate_limit_key_1,
+                                __rate_limit_cost_1,
+                            ),
+                        ],
+                    ),
+                )
+            }
+        };
         match __rate_limit_pending.await {
             ::core::result::Result::Ok(__rate_limit_permits) => __rate_limit_permits,
             ::core::result::Result::Err(__rate_limit_rejection) => {
@@ -140,12 +161,12 @@ fn several(team: &str) -> Answer {
                         ],
                     )
                 };
-                let _ = (&__rate_limit_key, __rate_limit_cost);
+                let _ = (&__rate_limit_key, &__rate_limit_cost);
                 ::ratelimit_runtime::__private::acquire_blocking(
-                    &::ratelimit_runtime::__private::LimitGroup::new(
+                    &::ratelimit_runtime::__private::AnnotatedCall::new(
                         ::core::option::Option::None,
                         [
-                            ::ratelimit_runtime::__private::CallPart::of(
+                            (
                                 &{
                                     static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
                                         ::ratelimit_runtime::__private::Site::new(
@@ -167,7 +188,7 @@ fn several(team: &str) -> Answer {
                                 &__rate_limit_key,
                                 __rate_limit_cost,
                             ),
-                            ::ratelimit_runtime::__private::CallPart::of(
+                            (
                                 &{
                                     static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
                                         ::ratelimit_runtime::__private::Site::new(
@@ -196,7 +217,7 @@ fn several(team: &str) -> Answer {
                                 &__rate_limit_key,
                                 __rate_limit_cost_2,
                             ),
-                            ::ratelimit_runtime::__private::CallPart::of(
+                            (
                                 &{
                                     static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
                                         ::ratelimit_runtime::__private::Site::new(
@@ -266,31 +287,40 @@ fn several(team: &str) -> Answer {
 async fn blocked() -> Answer {
     let __rate_limit_permit_0;
     [__rate_limit_permit_0] = {
-        let __rate_limit_pending = ::ratelimit_runtime::__private::acquire(
-            &::ratelimit_runtime::__private::one_limit(
-                ::core::option::Option::None,
-                {
-                    static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
-                        ::ratelimit_runtime::__private::Site::new(
-                        ::core::concat!(
-                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
-                        ),
-                        ::ratelimit_runtime::__private::SiteName::Default,
-                        false,
-                    );
-                    __RATE_LIMIT_SITE
-                        .visit(const {
-                            &::ratelimit_runtime::Limit::sliding(
-                                ::core::concat!(::core::module_path!(), "::", "blocked"),
-                                100,
-                                ::ratelimit_runtime::__private::micros(60000000u64),
-                            )
-                        })
-                },
-                (),
-                1_u64,
-            ),
-        );
+        let __rate_limit_pending = match ((), 1_u64) {
+            (__rate_limit_key_1, __rate_limit_cost_1) => {
+                ::ratelimit_runtime::__private::acquire(
+                    &::ratelimit_runtime::__private::AnnotatedCall::new(
+                        ::core::option::Option::None,
+                        [
+                            (
+                                &{
+                                    static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
+                                        ::ratelimit_runtime::__private::Site::new(
+                                        ::core::concat!(
+                                            ::core::file!(), ":", ::core::line!(), ":",
+                                            ::core::column!()
+                                        ),
+                                        ::ratelimit_runtime::__private::SiteName::Default,
+                                        false,
+                                    );
+                                    __RATE_LIMIT_SITE
+                                        .visit(const {
+                                            &::ratelimit_runtime::Limit::sliding(
+                                                ::core::concat!(::core::module_path!(), "::", "blocked"),
+                                                100,
+                                                ::ratelimit_runtime::__private::micros(60000000u64),
+                                            )
+                                        })
+                                },
+                                &__rate_limit_key_1,
+                                __rate_limit_cost_1,
+                            ),
+                        ],
+                    ),
+                )
+            }
+        };
         match __rate_limit_pending.await {
             ::core::result::Result::Ok(__rate_limit_permits) => __rate_limit_permits,
             ::core::result::Result::Err(__rate_limit_rejection) => {
@@ -325,33 +355,42 @@ async fn blocked() -> Answer {
 async fn blocked_and_counted() -> Answer {
     let __rate_limit_permit_0;
     [__rate_limit_permit_0] = {
-        let __rate_limit_pending = ::ratelimit_runtime::__private::acquire(
-            &::ratelimit_runtime::__private::one_limit(
-                ::core::option::Option::None,
-                {
-                    static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
-                        ::ratelimit_runtime::__private::Site::new(
-                        ::core::concat!(
-                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
-                        ),
-                        ::ratelimit_runtime::__private::SiteName::Default,
-                        false,
-                    );
-                    __RATE_LIMIT_SITE
-                        .visit(const {
-                            &::ratelimit_runtime::Limit::sliding(
-                                ::core::concat!(
-                                    ::core::module_path!(), "::", "blocked_and_counted"
-                                ),
-                                100,
-                                ::ratelimit_runtime::__private::micros(60000000u64),
-                            )
-                        })
-                },
-                (),
-                1_u64,
-            ),
-        );
+        let __rate_limit_pending = match ((), 1_u64) {
+            (__rate_limit_key_1, __rate_limit_cost_1) => {
+                ::ratelimit_runtime::__private::acquire(
+                    &::ratelimit_runtime::__private::AnnotatedCall::new(
+                        ::core::option::Option::None,
+                        [
+                            (
+                                &{
+                                    static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
+                                        ::ratelimit_runtime::__private::Site::new(
+                                        ::core::concat!(
+                                            ::core::file!(), ":", ::core::line!(), ":",
+                                            ::core::column!()
+                                        ),
+                                        ::ratelimit_runtime::__private::SiteName::Default,
+                                        false,
+                                    );
+                                    __RATE_LIMIT_SITE
+                                        .visit(const {
+                                            &::ratelimit_runtime::Limit::sliding(
+                                                ::core::concat!(
+                                                    ::core::module_path!(), "::", "blocked_and_counted"
+                                                ),
+                                                100,
+                                                ::ratelimit_runtime::__private::micros(60000000u64),
+                                            )
+                                        })
+                                },
+                                &__rate_limit_key_1,
+                                __rate_limit_cost_1,
+                            ),
+                        ],
+                    ),
+                )
+            }
+        };
         match __rate_limit_pending.await {
             ::core::result::Result::Ok(__rate_limit_permits) => __rate_limit_permits,
             ::core::result::Result::Err(__rate_limit_rejection) => {
@@ -388,34 +427,43 @@ async fn blocked_and_counted() -> Answer {
 async fn blocked_by_result_and_settled_by_hand() -> Answer {
     let __rate_limit_permit_0;
     [__rate_limit_permit_0] = {
-        let __rate_limit_pending = ::ratelimit_runtime::__private::acquire(
-            &::ratelimit_runtime::__private::one_limit(
-                ::core::option::Option::None,
-                {
-                    static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
-                        ::ratelimit_runtime::__private::Site::new(
-                        ::core::concat!(
-                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
-                        ),
-                        ::ratelimit_runtime::__private::SiteName::Default,
-                        false,
-                    );
-                    __RATE_LIMIT_SITE
-                        .visit(const {
-                            &::ratelimit_runtime::Limit::sliding(
-                                ::core::concat!(
-                                    ::core::module_path!(), "::",
-                                    "blocked_by_result_and_settled_by_hand"
-                                ),
-                                100,
-                                ::ratelimit_runtime::__private::micros(60000000u64),
-                            )
-                        })
-                },
-                (),
-                1_u64,
-            ),
-        );
+        let __rate_limit_pending = match ((), 1_u64) {
+            (__rate_limit_key_1, __rate_limit_cost_1) => {
+                ::ratelimit_runtime::__private::acquire(
+                    &::ratelimit_runtime::__private::AnnotatedCall::new(
+                        ::core::option::Option::None,
+                        [
+                            (
+                                &{
+                                    static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
+                                        ::ratelimit_runtime::__private::Site::new(
+                                        ::core::concat!(
+                                            ::core::file!(), ":", ::core::line!(), ":",
+                                            ::core::column!()
+                                        ),
+                                        ::ratelimit_runtime::__private::SiteName::Default,
+                                        false,
+                                    );
+                                    __RATE_LIMIT_SITE
+                                        .visit(const {
+                                            &::ratelimit_runtime::Limit::sliding(
+                                                ::core::concat!(
+                                                    ::core::module_path!(), "::",
+                                                    "blocked_by_result_and_settled_by_hand"
+                                                ),
+                                                100,
+                                                ::ratelimit_runtime::__private::micros(60000000u64),
+                                            )
+                                        })
+                                },
+                                &__rate_limit_key_1,
+                                __rate_limit_cost_1,
+                            ),
+                        ],
+                    ),
+                )
+            }
+        };
         match __rate_limit_pending.await {
             ::core::result::Result::Ok(__rate_limit_permits) => __rate_limit_permits,
             ::core::result::Result::Err(__rate_limit_rejection) => {
@@ -460,33 +508,42 @@ async fn held(
     let __rate_limit_parameter_1 = __rate_limit_parameter_1;
     let (team, _) = __rate_limit_parameter_1;
     [__rate_limit_permit_0] = {
-        let __rate_limit_pending = ::ratelimit_runtime::__private::acquire(
-            &::ratelimit_runtime::__private::one_limit(
-                ::core::option::Option::None,
-                {
-                    static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
-                        ::ratelimit_runtime::__private::Site::new(
-                        ::core::concat!(
-                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
-                        ),
-                        ::ratelimit_runtime::__private::SiteName::Default,
-                        false,
-                    );
-                    __RATE_LIMIT_SITE
-                        .visit(const {
-                            &::ratelimit_runtime::Limit::scope(
-                                ::ratelimit_runtime::Limit::in_flight(
-                                    ::core::concat!(::core::module_path!(), "::", "held"),
-                                    2,
-                                ),
-                                ::ratelimit_runtime::Scope::Process,
-                            )
-                        })
-                },
-                (),
-                1_u64,
-            ),
-        );
+        let __rate_limit_pending = match ((), 1_u64) {
+            (__rate_limit_key_1, __rate_limit_cost_1) => {
+                ::ratelimit_runtime::__private::acquire(
+                    &::ratelimit_runtime::__private::AnnotatedCall::new(
+                        ::core::option::Option::None,
+                        [
+                            (
+                                &{
+                                    static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
+                                        ::ratelimit_runtime::__private::Site::new(
+                                        ::core::concat!(
+                                            ::core::file!(), ":", ::core::line!(), ":",
+                                            ::core::column!()
+                                        ),
+                                        ::ratelimit_runtime::__private::SiteName::Default,
+                                        false,
+                                    );
+                                    __RATE_LIMIT_SITE
+                                        .visit(const {
+                                            &::ratelimit_runtime::Limit::scope(
+                                                ::ratelimit_runtime::Limit::in_flight(
+                                                    ::core::concat!(::core::module_path!(), "::", "held"),
+                                                    2,
+                                                ),
+                                                ::ratelimit_runtime::Scope::Process,
+                                            )
+                                        })
+                                },
+                                &__rate_limit_key_1,
+                                __rate_limit_cost_1,
+                            ),
+                        ],
+                    ),
+                )
+            }
+        };
         match __rate_limit_pending.await {
             ::core::result::Result::Ok(__rate_limit_permits) => __rate_limit_permits,
             ::core::result::Result::Err(__rate_limit_rejection) => {

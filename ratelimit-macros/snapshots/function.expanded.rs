@@ -1,30 +1,39 @@
 async fn plain() -> Result<(), Rejection> {
     'decided: {
-        let __rate_limit_pending = match ::ratelimit_runtime::__private::check(
-            &::ratelimit_runtime::__private::one_limit(
-                ::core::option::Option::None,
-                {
-                    static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
-                        ::ratelimit_runtime::__private::Site::new(
-                        ::core::concat!(
-                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
-                        ),
-                        ::ratelimit_runtime::__private::SiteName::Default,
-                        false,
-                    );
-                    __RATE_LIMIT_SITE
-                        .visit(const {
-                            &::ratelimit_runtime::Limit::sliding(
-                                ::core::concat!(::core::module_path!(), "::", "plain"),
-                                2,
-                                ::ratelimit_runtime::__private::micros(30000000u64),
-                            )
-                        })
-                },
-                (),
-                1_u64,
-            ),
-        ) {
+        let __rate_limit_pending = match match ((), 1_u64) {
+            (__rate_limit_key_1, __rate_limit_cost_1) => {
+                ::ratelimit_runtime::__private::check(
+                    &::ratelimit_runtime::__private::AnnotatedCall::new(
+                        ::core::option::Option::None,
+                        [
+                            (
+                                &{
+                                    static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
+                                        ::ratelimit_runtime::__private::Site::new(
+                                        ::core::concat!(
+                                            ::core::file!(), ":", ::core::line!(), ":",
+                                            ::core::column!()
+                                        ),
+                                        ::ratelimit_runtime::__private::SiteName::Default,
+                                        false,
+                                    );
+                                    __RATE_LIMIT_SITE
+                                        .visit(const {
+                                            &::ratelimit_runtime::Limit::sliding(
+                                                ::core::concat!(::core::module_path!(), "::", "plain"),
+                                                2,
+                                                ::ratelimit_runtime::__private::micros(30000000u64),
+                                            )
+                                        })
+                                },
+                                &__rate_limit_key_1,
+                                __rate_limit_cost_1,
+                            ),
+                        ],
+                    ),
+                )
+            }
+        } {
             ::core::option::Option::Some(__rate_limit_pending) => __rate_limit_pending,
             ::core::option::Option::None => break 'decided,
         };
@@ -51,34 +60,46 @@ where
 {
     #![allow(unused)]
     'decided: {
-        let __rate_limit_pending = match ::ratelimit_runtime::__private::check(
-            &::ratelimit_runtime::__private::one_limit(
-                ::core::option::Option::None,
-                {
-                    static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
-                        ::ratelimit_runtime::__private::Site::new(
-                        ::core::concat!(
-                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
-                        ),
-                        ::ratelimit_runtime::__private::SiteName::Chosen,
-                        false,
-                    );
-                    __RATE_LIMIT_SITE
-                        .visit(const {
-                            &::ratelimit_runtime::Limit::burst(
-                                ::ratelimit_runtime::Limit::token_bucket(
-                                    "list",
-                                    10,
-                                    ::ratelimit_runtime::__private::micros(1000000u64),
-                                ),
-                                20,
-                            )
-                        })
-                },
-                &(&tenant, &user.id),
-                ::ratelimit_runtime::__private::cost(rows / 100),
-            ),
+        let __rate_limit_pending = match match (
+            ::ratelimit_runtime::__private::key(&(&tenant, &user.id)),
+            ::ratelimit_runtime::__private::cost(rows / 100),
         ) {
+            (__rate_limit_key_1, __rate_limit_cost_1) => {
+                ::ratelimit_runtime::__private::check(
+                    &::ratelimit_runtime::__private::AnnotatedCall::new(
+                        ::core::option::Option::None,
+                        [
+                            (
+                                &{
+                                    static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
+                                        ::ratelimit_runtime::__private::Site::new(
+                                        ::core::concat!(
+                                            ::core::file!(), ":", ::core::line!(), ":",
+                                            ::core::column!()
+                                        ),
+                                        ::ratelimit_runtime::__private::SiteName::Chosen,
+                                        false,
+                                    );
+                                    __RATE_LIMIT_SITE
+                                        .visit(const {
+                                            &::ratelimit_runtime::Limit::burst(
+                                                ::ratelimit_runtime::Limit::token_bucket(
+                                                    "list",
+                                                    10,
+                                                    ::ratelimit_runtime::__private::micros(1000000u64),
+                                                ),
+                                                20,
+                                            )
+                                        })
+                                },
+                                &__rate_limit_key_1,
+                                __rate_limit_cost_1,
+                            ),
+                        ],
+                    ),
+                )
+            }
+        } {
             ::core::option::Option::Some(__rate_limit_pending) => __rate_limit_pending,
             ::core::option::Option::None => break 'decided,
         };

@@ -3,43 +3,55 @@ where
     T: Key + Clone,
 {
     'decided: {
-        let __rate_limit_pending = match ::ratelimit_runtime::__private::check(
-            &::ratelimit_runtime::__private::one_limit(
-                ::core::option::Option::None,
-                {
-                    static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
-                        ::ratelimit_runtime::__private::Site::new(
-                        ::core::concat!(
-                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
-                        ),
-                        ::ratelimit_runtime::__private::SiteName::Default,
-                        false,
-                    );
-                    __RATE_LIMIT_SITE
-                        .visit(const {
-                            &::ratelimit_runtime::Limit::sliding(
-                                ::core::concat!(::core::module_path!(), "::", "counted"),
-                                N,
-                                ::ratelimit_runtime::__private::micros(3600000000u64),
-                            )
-                        })
-                },
-                ::ratelimit_runtime::__private::Format(|
-                    __rate_limit_out: &mut ::ratelimit_runtime::KeyWriter<'_>|
-                {
-                    ::ratelimit_runtime::__private::Hole(
-                            ::ratelimit_runtime::__private::AnyHole(&N),
-                        )
-                        .write_to(__rate_limit_out);
-                    __rate_limit_out.separator();
-                    ::ratelimit_runtime::__private::Hole(
-                            ::ratelimit_runtime::__private::AnyHole(&id),
-                        )
-                        .write_to(__rate_limit_out);
-                }),
-                1_u64,
-            ),
+        let __rate_limit_pending = match match (
+            ::ratelimit_runtime::__private::Format(|
+                __rate_limit_out: &mut ::ratelimit_runtime::KeyWriter<'_>|
+            {
+                ::ratelimit_runtime::__private::write_formatted(
+                    __rate_limit_out,
+                    ::core::format_args!("{}", N),
+                );
+                __rate_limit_out.separator();
+                ::ratelimit_runtime::__private::write_formatted(
+                    __rate_limit_out,
+                    ::core::format_args!("{}", id),
+                );
+            }),
+            1_u64,
         ) {
+            (__rate_limit_key_1, __rate_limit_cost_1) => {
+                ::ratelimit_runtime::__private::check(
+                    &::ratelimit_runtime::__private::AnnotatedCall::new(
+                        ::core::option::Option::None,
+                        [
+                            (
+                                &{
+                                    static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
+                                        ::ratelimit_runtime::__private::Site::new(
+                                        ::core::concat!(
+                                            ::core::file!(), ":", ::core::line!(), ":",
+                                            ::core::column!()
+                                        ),
+                                        ::ratelimit_runtime::__private::SiteName::Default,
+                                        false,
+                                    );
+                                    __RATE_LIMIT_SITE
+                                        .visit(const {
+                                            &::ratelimit_runtime::Limit::sliding(
+                                                ::core::concat!(::core::module_path!(), "::", "counted"),
+                                                N,
+                                                ::ratelimit_runtime::__private::micros(3600000000u64),
+                                            )
+                                        })
+                                },
+                                &__rate_limit_key_1,
+                                __rate_limit_cost_1,
+                            ),
+                        ],
+                    ),
+                )
+            }
+        } {
             ::core::option::Option::Some(__rate_limit_pending) => __rate_limit_pending,
             ::core::option::Option::None => break 'decided,
         };
@@ -57,31 +69,40 @@ where
 }
 async fn shown(mut values: impl Iterator<Item = u32> + Send) -> impl IntoResponse {
     'decided: {
-        let __rate_limit_pending = match ::ratelimit_runtime::__private::check(
-            &::ratelimit_runtime::__private::one_limit(
-                ::core::option::Option::None,
-                {
-                    static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
-                        ::ratelimit_runtime::__private::Site::new(
-                        ::core::concat!(
-                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
-                        ),
-                        ::ratelimit_runtime::__private::SiteName::Default,
-                        false,
-                    );
-                    __RATE_LIMIT_SITE
-                        .visit(const {
-                            &::ratelimit_runtime::Limit::sliding(
-                                ::core::concat!(::core::module_path!(), "::", "shown"),
-                                1,
-                                ::ratelimit_runtime::__private::micros(3600000000u64),
-                            )
-                        })
-                },
-                (),
-                1_u64,
-            ),
-        ) {
+        let __rate_limit_pending = match match ((), 1_u64) {
+            (__rate_limit_key_1, __rate_limit_cost_1) => {
+                ::ratelimit_runtime::__private::check(
+                    &::ratelimit_runtime::__private::AnnotatedCall::new(
+                        ::core::option::Option::None,
+                        [
+                            (
+                                &{
+                                    static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
+                                        ::ratelimit_runtime::__private::Site::new(
+                                        ::core::concat!(
+                                            ::core::file!(), ":", ::core::line!(), ":",
+                                            ::core::column!()
+                                        ),
+                                        ::ratelimit_runtime::__private::SiteName::Default,
+                                        false,
+                                    );
+                                    __RATE_LIMIT_SITE
+                                        .visit(const {
+                                            &::ratelimit_runtime::Limit::sliding(
+                                                ::core::concat!(::core::module_path!(), "::", "shown"),
+                                                1,
+                                                ::ratelimit_runtime::__private::micros(3600000000u64),
+                                            )
+                                        })
+                                },
+                                &__rate_limit_key_1,
+                                __rate_limit_cost_1,
+                            ),
+                        ],
+                    ),
+                )
+            }
+        } {
             ::core::option::Option::Some(__rate_limit_pending) => __rate_limit_pending,
             ::core::option::Option::None => break 'decided,
         };

@@ -1,42 +1,54 @@
 async fn format(tenant: &str, user: User) -> Option<()> {
     'decided: {
-        let __rate_limit_pending = match ::ratelimit_runtime::__private::check(
-            &::ratelimit_runtime::__private::one_limit(
-                ::core::option::Option::None,
-                {
-                    static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
-                        ::ratelimit_runtime::__private::Site::new(
-                        ::core::concat!(
-                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
-                        ),
-                        ::ratelimit_runtime::__private::SiteName::Default,
-                        false,
-                    );
-                    __RATE_LIMIT_SITE
-                        .visit(const {
-                            &::ratelimit_runtime::Limit::sliding(
-                                ::core::concat!(::core::module_path!(), "::", "format"),
-                                10,
-                                ::ratelimit_runtime::__private::micros(1000000u64),
-                            )
-                        })
-                },
-                ::ratelimit_runtime::__private::Format(|
-                    __rate_limit_out: &mut ::ratelimit_runtime::KeyWriter<'_>|
-                {
-                    ::ratelimit_runtime::__private::Hole(
-                            ::ratelimit_runtime::__private::AnyHole(&tenant),
-                        )
-                        .write_to(__rate_limit_out);
-                    __rate_limit_out.separator();
-                    ::ratelimit_runtime::__private::write_formatted(
-                        __rate_limit_out,
-                        ::core::format_args!("{:08x}", user.id),
-                    );
-                }),
-                1_u64,
-            ),
+        let __rate_limit_pending = match match (
+            ::ratelimit_runtime::__private::Format(|
+                __rate_limit_out: &mut ::ratelimit_runtime::KeyWriter<'_>|
+            {
+                ::ratelimit_runtime::__private::write_formatted(
+                    __rate_limit_out,
+                    ::core::format_args!("{}", tenant),
+                );
+                __rate_limit_out.separator();
+                ::ratelimit_runtime::__private::write_formatted(
+                    __rate_limit_out,
+                    ::core::format_args!("{:08x}", user.id),
+                );
+            }),
+            1_u64,
         ) {
+            (__rate_limit_key_1, __rate_limit_cost_1) => {
+                ::ratelimit_runtime::__private::check(
+                    &::ratelimit_runtime::__private::AnnotatedCall::new(
+                        ::core::option::Option::None,
+                        [
+                            (
+                                &{
+                                    static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
+                                        ::ratelimit_runtime::__private::Site::new(
+                                        ::core::concat!(
+                                            ::core::file!(), ":", ::core::line!(), ":",
+                                            ::core::column!()
+                                        ),
+                                        ::ratelimit_runtime::__private::SiteName::Default,
+                                        false,
+                                    );
+                                    __RATE_LIMIT_SITE
+                                        .visit(const {
+                                            &::ratelimit_runtime::Limit::sliding(
+                                                ::core::concat!(::core::module_path!(), "::", "format"),
+                                                10,
+                                                ::ratelimit_runtime::__private::micros(1000000u64),
+                                            )
+                                        })
+                                },
+                                &__rate_limit_key_1,
+                                __rate_limit_cost_1,
+                            ),
+                        ],
+                    ),
+                )
+            }
+        } {
             ::core::option::Option::Some(__rate_limit_pending) => __rate_limit_pending,
             ::core::option::Option::None => break 'decided,
         };
@@ -53,31 +65,43 @@ async fn format(tenant: &str, user: User) -> Option<()> {
 }
 async fn method(&self) -> Option<()> {
     'decided: {
-        let __rate_limit_pending = match ::ratelimit_runtime::__private::check(
-            &::ratelimit_runtime::__private::one_limit(
-                ::core::option::Option::None,
-                {
-                    static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
-                        ::ratelimit_runtime::__private::Site::new(
-                        ::core::concat!(
-                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
-                        ),
-                        ::ratelimit_runtime::__private::SiteName::Default,
-                        false,
-                    );
-                    __RATE_LIMIT_SITE
-                        .visit(const {
-                            &::ratelimit_runtime::Limit::sliding(
-                                ::core::concat!(::core::module_path!(), "::", "method"),
-                                10,
-                                ::ratelimit_runtime::__private::micros(1000000u64),
-                            )
-                        })
-                },
-                &self.id,
-                1_u64,
-            ),
+        let __rate_limit_pending = match match (
+            ::ratelimit_runtime::__private::key(&self.id),
+            1_u64,
         ) {
+            (__rate_limit_key_1, __rate_limit_cost_1) => {
+                ::ratelimit_runtime::__private::check(
+                    &::ratelimit_runtime::__private::AnnotatedCall::new(
+                        ::core::option::Option::None,
+                        [
+                            (
+                                &{
+                                    static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
+                                        ::ratelimit_runtime::__private::Site::new(
+                                        ::core::concat!(
+                                            ::core::file!(), ":", ::core::line!(), ":",
+                                            ::core::column!()
+                                        ),
+                                        ::ratelimit_runtime::__private::SiteName::Default,
+                                        false,
+                                    );
+                                    __RATE_LIMIT_SITE
+                                        .visit(const {
+                                            &::ratelimit_runtime::Limit::sliding(
+                                                ::core::concat!(::core::module_path!(), "::", "method"),
+                                                10,
+                                                ::ratelimit_runtime::__private::micros(1000000u64),
+                                            )
+                                        })
+                                },
+                                &__rate_limit_key_1,
+                                __rate_limit_cost_1,
+                            ),
+                        ],
+                    ),
+                )
+            }
+        } {
             ::core::option::Option::Some(__rate_limit_pending) => __rate_limit_pending,
             ::core::option::Option::None => break 'decided,
         };
@@ -94,34 +118,46 @@ async fn method(&self) -> Option<()> {
 }
 async fn pattern(Path(id): Path<u64>) -> Option<u64> {
     'decided: {
-        let __rate_limit_pending = match ::ratelimit_runtime::__private::check(
-            &::ratelimit_runtime::__private::one_limit(
-                ::core::option::Option::None,
-                {
-                    static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
-                        ::ratelimit_runtime::__private::Site::new(
-                        ::core::concat!(
-                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
-                        ),
-                        ::ratelimit_runtime::__private::SiteName::Default,
-                        false,
-                    );
-                    __RATE_LIMIT_SITE
-                        .visit(const {
-                            &::ratelimit_runtime::Limit::align(
-                                ::ratelimit_runtime::Limit::fixed(
-                                    ::core::concat!(::core::module_path!(), "::", "pattern"),
-                                    Self::MAX,
-                                    ::ratelimit_runtime::__private::micros(86400000000u64),
-                                ),
-                                ::ratelimit_runtime::Align::offset_minutes(480i32),
-                            )
-                        })
-                },
-                &id,
-                1_u64,
-            ),
+        let __rate_limit_pending = match match (
+            ::ratelimit_runtime::__private::key(&id),
+            1_u64,
         ) {
+            (__rate_limit_key_1, __rate_limit_cost_1) => {
+                ::ratelimit_runtime::__private::check(
+                    &::ratelimit_runtime::__private::AnnotatedCall::new(
+                        ::core::option::Option::None,
+                        [
+                            (
+                                &{
+                                    static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
+                                        ::ratelimit_runtime::__private::Site::new(
+                                        ::core::concat!(
+                                            ::core::file!(), ":", ::core::line!(), ":",
+                                            ::core::column!()
+                                        ),
+                                        ::ratelimit_runtime::__private::SiteName::Default,
+                                        false,
+                                    );
+                                    __RATE_LIMIT_SITE
+                                        .visit(const {
+                                            &::ratelimit_runtime::Limit::align(
+                                                ::ratelimit_runtime::Limit::fixed(
+                                                    ::core::concat!(::core::module_path!(), "::", "pattern"),
+                                                    Self::MAX,
+                                                    ::ratelimit_runtime::__private::micros(86400000000u64),
+                                                ),
+                                                ::ratelimit_runtime::Align::offset_minutes(480i32),
+                                            )
+                                        })
+                                },
+                                &__rate_limit_key_1,
+                                __rate_limit_cost_1,
+                            ),
+                        ],
+                    ),
+                )
+            }
+        } {
             ::core::option::Option::Some(__rate_limit_pending) => __rate_limit_pending,
             ::core::option::Option::None => break 'decided,
         };
@@ -138,37 +174,49 @@ async fn pattern(Path(id): Path<u64>) -> Option<u64> {
 }
 async fn monthly(id: u64) -> Option<u64> {
     'decided: {
-        let __rate_limit_pending = match ::ratelimit_runtime::__private::check(
-            &::ratelimit_runtime::__private::one_limit(
-                ::core::option::Option::None,
-                {
-                    static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
-                        ::ratelimit_runtime::__private::Site::new(
-                        ::core::concat!(
-                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
-                        ),
-                        ::ratelimit_runtime::__private::SiteName::Default,
-                        false,
-                    );
-                    __RATE_LIMIT_SITE
-                        .visit(const {
-                            &::ratelimit_runtime::Limit::align(
-                                ::ratelimit_runtime::Limit::calendar(
-                                    ::core::concat!(::core::module_path!(), "::", "monthly"),
-                                    10,
-                                    ::ratelimit_runtime::Calendar::Month,
-                                ),
-                                ::ratelimit_runtime::Align::day(
-                                    ::ratelimit_runtime::Align::zone("Asia/Tokyo"),
-                                    15u8,
-                                ),
-                            )
-                        })
-                },
-                &id,
-                1_u64,
-            ),
+        let __rate_limit_pending = match match (
+            ::ratelimit_runtime::__private::key(&id),
+            1_u64,
         ) {
+            (__rate_limit_key_1, __rate_limit_cost_1) => {
+                ::ratelimit_runtime::__private::check(
+                    &::ratelimit_runtime::__private::AnnotatedCall::new(
+                        ::core::option::Option::None,
+                        [
+                            (
+                                &{
+                                    static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
+                                        ::ratelimit_runtime::__private::Site::new(
+                                        ::core::concat!(
+                                            ::core::file!(), ":", ::core::line!(), ":",
+                                            ::core::column!()
+                                        ),
+                                        ::ratelimit_runtime::__private::SiteName::Default,
+                                        false,
+                                    );
+                                    __RATE_LIMIT_SITE
+                                        .visit(const {
+                                            &::ratelimit_runtime::Limit::align(
+                                                ::ratelimit_runtime::Limit::calendar(
+                                                    ::core::concat!(::core::module_path!(), "::", "monthly"),
+                                                    10,
+                                                    ::ratelimit_runtime::Calendar::Month,
+                                                ),
+                                                ::ratelimit_runtime::Align::day(
+                                                    ::ratelimit_runtime::Align::zone("Asia/Tokyo"),
+                                                    15u8,
+                                                ),
+                                            )
+                                        })
+                                },
+                                &__rate_limit_key_1,
+                                __rate_limit_cost_1,
+                            ),
+                        ],
+                    ),
+                )
+            }
+        } {
             ::core::option::Option::Some(__rate_limit_pending) => __rate_limit_pending,
             ::core::option::Option::None => break 'decided,
         };

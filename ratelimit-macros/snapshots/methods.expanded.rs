@@ -1,32 +1,43 @@
 impl<T: AsRef<str>> Pool<T> {
     async fn take<'a, U: 'a>(&'a self, with: U) -> Result<(&'a T, U), Rejection> {
         'decided: {
-            let __rate_limit_pending = match ::ratelimit_runtime::__private::check(
-                &::ratelimit_runtime::__private::one_limit(
-                    ::core::option::Option::None,
-                    {
-                        static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
-                            ::ratelimit_runtime::__private::Site::new(
-                            ::core::concat!(
-                                ::core::file!(), ":", ::core::line!(), ":",
-                                ::core::column!()
-                            ),
-                            ::ratelimit_runtime::__private::SiteName::Default,
-                            false,
-                        );
-                        __RATE_LIMIT_SITE
-                            .visit(const {
-                                &::ratelimit_runtime::Limit::sliding(
-                                    ::core::concat!(::core::module_path!(), "::", "take"),
-                                    Self::SIZE,
-                                    ::ratelimit_runtime::__private::micros(3600000000u64),
-                                )
-                            })
-                    },
-                    &self.of.as_ref(),
-                    ::ratelimit_runtime::__private::cost(Self::SIZE),
-                ),
+            let __rate_limit_pending = match match (
+                ::ratelimit_runtime::__private::key(&self.of.as_ref()),
+                ::ratelimit_runtime::__private::cost(Self::SIZE),
             ) {
+                (__rate_limit_key_1, __rate_limit_cost_1) => {
+                    ::ratelimit_runtime::__private::check(
+                        &::ratelimit_runtime::__private::AnnotatedCall::new(
+                            ::core::option::Option::None,
+                            [
+                                (
+                                    &{
+                                        static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
+                                            ::ratelimit_runtime::__private::Site::new(
+                                            ::core::concat!(
+                                                ::core::file!(), ":", ::core::line!(), ":",
+                                                ::core::column!()
+                                            ),
+                                            ::ratelimit_runtime::__private::SiteName::Default,
+                                            false,
+                                        );
+                                        __RATE_LIMIT_SITE
+                                            .visit(const {
+                                                &::ratelimit_runtime::Limit::sliding(
+                                                    ::core::concat!(::core::module_path!(), "::", "take"),
+                                                    Self::SIZE,
+                                                    ::ratelimit_runtime::__private::micros(3600000000u64),
+                                                )
+                                            })
+                                    },
+                                    &__rate_limit_key_1,
+                                    __rate_limit_cost_1,
+                                ),
+                            ],
+                        ),
+                    )
+                }
+            } {
                 ::core::option::Option::Some(__rate_limit_pending) => {
                     __rate_limit_pending
                 }
@@ -45,32 +56,40 @@ impl<T: AsRef<str>> Pool<T> {
     }
     async fn close(mut self: Box<Self>, (first, _): (u64, u64)) -> Option<u64> {
         'decided: {
-            let __rate_limit_pending = match ::ratelimit_runtime::__private::check(
-                &::ratelimit_runtime::__private::one_limit(
-                    ::core::option::Option::None,
-                    {
-                        static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
-                            ::ratelimit_runtime::__private::Site::new(
-                            ::core::concat!(
-                                ::core::file!(), ":", ::core::line!(), ":",
-                                ::core::column!()
-                            ),
-                            ::ratelimit_runtime::__private::SiteName::Default,
-                            false,
-                        );
-                        __RATE_LIMIT_SITE
-                            .visit(const {
-                                &::ratelimit_runtime::Limit::sliding(
-                                    ::core::concat!(::core::module_path!(), "::", "close"),
-                                    1,
-                                    ::ratelimit_runtime::__private::micros(3600000000u64),
-                                )
-                            })
-                    },
-                    (),
-                    1_u64,
-                ),
-            ) {
+            let __rate_limit_pending = match match ((), 1_u64) {
+                (__rate_limit_key_1, __rate_limit_cost_1) => {
+                    ::ratelimit_runtime::__private::check(
+                        &::ratelimit_runtime::__private::AnnotatedCall::new(
+                            ::core::option::Option::None,
+                            [
+                                (
+                                    &{
+                                        static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
+                                            ::ratelimit_runtime::__private::Site::new(
+                                            ::core::concat!(
+                                                ::core::file!(), ":", ::core::line!(), ":",
+                                                ::core::column!()
+                                            ),
+                                            ::ratelimit_runtime::__private::SiteName::Default,
+                                            false,
+                                        );
+                                        __RATE_LIMIT_SITE
+                                            .visit(const {
+                                                &::ratelimit_runtime::Limit::sliding(
+                                                    ::core::concat!(::core::module_path!(), "::", "close"),
+                                                    1,
+                                                    ::ratelimit_runtime::__private::micros(3600000000u64),
+                                                )
+                                            })
+                                    },
+                                    &__rate_limit_key_1,
+                                    __rate_limit_cost_1,
+                                ),
+                            ],
+                        ),
+                    )
+                }
+            } {
                 ::core::option::Option::Some(__rate_limit_pending) => {
                     __rate_limit_pending
                 }
@@ -92,39 +111,50 @@ impl<T: AsRef<str>> Pool<T> {
 trait Greeter {
     async fn greet(&mut self, name: impl Display) -> anyhow::Result<String> {
         'decided: {
-            let __rate_limit_pending = match ::ratelimit_runtime::__private::check(
-                &::ratelimit_runtime::__private::one_limit(
-                    ::core::option::Option::None,
-                    {
-                        static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
-                            ::ratelimit_runtime::__private::Site::new(
-                            ::core::concat!(
-                                ::core::file!(), ":", ::core::line!(), ":",
-                                ::core::column!()
-                            ),
-                            ::ratelimit_runtime::__private::SiteName::Default,
-                            false,
-                        );
-                        __RATE_LIMIT_SITE
-                            .visit(const {
-                                &::ratelimit_runtime::Limit::sliding(
-                                    ::core::concat!(::core::module_path!(), "::", "greet"),
-                                    1,
-                                    ::ratelimit_runtime::__private::micros(1000000u64),
-                                )
-                            })
-                    },
-                    ::ratelimit_runtime::__private::Format(|
-                        __rate_limit_out: &mut ::ratelimit_runtime::KeyWriter<'_>|
-                    {
-                        ::ratelimit_runtime::__private::Hole(
-                                ::ratelimit_runtime::__private::AnyHole(&name),
-                            )
-                            .write_to(__rate_limit_out);
-                    }),
-                    1_u64,
-                ),
+            let __rate_limit_pending = match match (
+                ::ratelimit_runtime::__private::Format(|
+                    __rate_limit_out: &mut ::ratelimit_runtime::KeyWriter<'_>|
+                {
+                    ::ratelimit_runtime::__private::write_formatted(
+                        __rate_limit_out,
+                        ::core::format_args!("{}", name),
+                    );
+                }),
+                1_u64,
             ) {
+                (__rate_limit_key_1, __rate_limit_cost_1) => {
+                    ::ratelimit_runtime::__private::check(
+                        &::ratelimit_runtime::__private::AnnotatedCall::new(
+                            ::core::option::Option::None,
+                            [
+                                (
+                                    &{
+                                        static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
+                                            ::ratelimit_runtime::__private::Site::new(
+                                            ::core::concat!(
+                                                ::core::file!(), ":", ::core::line!(), ":",
+                                                ::core::column!()
+                                            ),
+                                            ::ratelimit_runtime::__private::SiteName::Default,
+                                            false,
+                                        );
+                                        __RATE_LIMIT_SITE
+                                            .visit(const {
+                                                &::ratelimit_runtime::Limit::sliding(
+                                                    ::core::concat!(::core::module_path!(), "::", "greet"),
+                                                    1,
+                                                    ::ratelimit_runtime::__private::micros(1000000u64),
+                                                )
+                                            })
+                                    },
+                                    &__rate_limit_key_1,
+                                    __rate_limit_cost_1,
+                                ),
+                            ],
+                        ),
+                    )
+                }
+            } {
                 ::core::option::Option::Some(__rate_limit_pending) => {
                     __rate_limit_pending
                 }

@@ -1,36 +1,45 @@
 async fn patient() -> Option<()> {
     'decided: {
-        let __rate_limit_pending = match ::ratelimit_runtime::__private::check(
-            &::ratelimit_runtime::__private::one_limit(
-                ::core::option::Option::None,
-                {
-                    static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
-                        ::ratelimit_runtime::__private::Site::new(
-                        ::core::concat!(
-                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
-                        ),
-                        ::ratelimit_runtime::__private::SiteName::Default,
-                        false,
-                    );
-                    __RATE_LIMIT_SITE
-                        .visit(const {
-                            &::ratelimit_runtime::Limit::wait(
-                                ::ratelimit_runtime::Limit::scope(
-                                    ::ratelimit_runtime::Limit::sliding(
-                                        ::core::concat!(::core::module_path!(), "::", "patient"),
-                                        MAX,
-                                        PERIOD,
-                                    ),
-                                    ::ratelimit_runtime::Scope::Process,
-                                ),
-                                ::ratelimit_runtime::__private::micros(5000000u64),
-                            )
-                        })
-                },
-                (),
-                1_u64,
-            ),
-        ) {
+        let __rate_limit_pending = match match ((), 1_u64) {
+            (__rate_limit_key_1, __rate_limit_cost_1) => {
+                ::ratelimit_runtime::__private::check(
+                    &::ratelimit_runtime::__private::AnnotatedCall::new(
+                        ::core::option::Option::None,
+                        [
+                            (
+                                &{
+                                    static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
+                                        ::ratelimit_runtime::__private::Site::new(
+                                        ::core::concat!(
+                                            ::core::file!(), ":", ::core::line!(), ":",
+                                            ::core::column!()
+                                        ),
+                                        ::ratelimit_runtime::__private::SiteName::Default,
+                                        false,
+                                    );
+                                    __RATE_LIMIT_SITE
+                                        .visit(const {
+                                            &::ratelimit_runtime::Limit::wait(
+                                                ::ratelimit_runtime::Limit::scope(
+                                                    ::ratelimit_runtime::Limit::sliding(
+                                                        ::core::concat!(::core::module_path!(), "::", "patient"),
+                                                        MAX,
+                                                        PERIOD,
+                                                    ),
+                                                    ::ratelimit_runtime::Scope::Process,
+                                                ),
+                                                ::ratelimit_runtime::__private::micros(5000000u64),
+                                            )
+                                        })
+                                },
+                                &__rate_limit_key_1,
+                                __rate_limit_cost_1,
+                            ),
+                        ],
+                    ),
+                )
+            }
+        } {
             ::core::option::Option::Some(__rate_limit_pending) => __rate_limit_pending,
             ::core::option::Option::None => break 'decided,
         };
@@ -47,36 +56,46 @@ async fn patient() -> Option<()> {
 }
 async fn shadow() -> Option<()> {
     'decided: {
-        let __rate_limit_pending = match crate::limits::__private::check(
-            &crate::limits::__private::one_limit(
-                ::core::option::Option::None,
-                {
-                    static __RATE_LIMIT_SITE: crate::limits::__private::Site = crate::limits::__private::Site::new(
-                        ::core::concat!(
-                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
-                        ),
-                        crate::limits::__private::SiteName::Default,
-                        false,
-                    );
-                    __RATE_LIMIT_SITE
-                        .visit(const {
-                            &crate::limits::Limit::shadow(
-                                crate::limits::Limit::on_error(
-                                    crate::limits::Limit::sliding(
-                                        ::core::concat!(::core::module_path!(), "::", "shadow"),
-                                        10,
-                                        crate::limits::__private::micros(1000000u64),
-                                    ),
-                                    crate::limits::OnError::Deny,
-                                ),
-                                true,
-                            )
-                        })
-                },
-                (),
-                1_u64,
-            ),
-        ) {
+        let __rate_limit_pending = match match ((), 1_u64) {
+            (__rate_limit_key_1, __rate_limit_cost_1) => {
+                crate::limits::__private::check(
+                    &crate::limits::__private::AnnotatedCall::new(
+                        ::core::option::Option::None,
+                        [
+                            (
+                                &{
+                                    static __RATE_LIMIT_SITE: crate::limits::__private::Site =
+                                        crate::limits::__private::Site::new(
+                                        ::core::concat!(
+                                            ::core::file!(), ":", ::core::line!(), ":",
+                                            ::core::column!()
+                                        ),
+                                        crate::limits::__private::SiteName::Default,
+                                        false,
+                                    );
+                                    __RATE_LIMIT_SITE
+                                        .visit(const {
+                                            &crate::limits::Limit::shadow(
+                                                crate::limits::Limit::on_error(
+                                                    crate::limits::Limit::sliding(
+                                                        ::core::concat!(::core::module_path!(), "::", "shadow"),
+                                                        10,
+                                                        crate::limits::__private::micros(1000000u64),
+                                                    ),
+                                                    crate::limits::OnError::Deny,
+                                                ),
+                                                true,
+                                            )
+                                        })
+                                },
+                                &__rate_limit_key_1,
+                                __rate_limit_cost_1,
+                            ),
+                        ],
+                    ),
+                )
+            }
+        } {
             ::core::option::Option::Some(__rate_limit_pending) => __rate_limit_pending,
             ::core::option::Option::None => break 'decided,
         };
@@ -113,12 +132,12 @@ async fn hidden() -> Option<()> {
                         ],
                     )
                 };
-                let _ = (&__rate_limit_key, __rate_limit_cost);
+                let _ = (&__rate_limit_key, &__rate_limit_cost);
                 ::ratelimit_runtime::__private::check(
-                    &::ratelimit_runtime::__private::LimitGroup::new(
+                    &::ratelimit_runtime::__private::AnnotatedCall::new(
                         ::core::option::Option::None,
                         [
-                            ::ratelimit_runtime::__private::CallPart::of(
+                            (
                                 &{
                                     static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
                                         ::ratelimit_runtime::__private::Site::new(
@@ -140,7 +159,7 @@ async fn hidden() -> Option<()> {
                                 &__rate_limit_key,
                                 __rate_limit_cost,
                             ),
-                            ::ratelimit_runtime::__private::CallPart::of(
+                            (
                                 &{
                                     static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
                                         ::ratelimit_runtime::__private::Site::new(
@@ -190,37 +209,46 @@ async fn hidden() -> Option<()> {
 }
 async fn leased() -> Option<()> {
     'decided: {
-        let __rate_limit_pending = match ::ratelimit_runtime::__private::check(
-            &::ratelimit_runtime::__private::one_limit(
-                ::core::option::Option::None,
-                {
-                    static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
-                        ::ratelimit_runtime::__private::Site::new(
-                        ::core::concat!(
-                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
-                        ),
-                        ::ratelimit_runtime::__private::SiteName::Chosen,
-                        false,
-                    );
-                    __RATE_LIMIT_SITE
-                        .visit(const {
-                            &::ratelimit_runtime::Limit::notify_at(
-                                ::ratelimit_runtime::Limit::lease(
-                                    ::ratelimit_runtime::Limit::sliding(
-                                        "leased",
-                                        100,
-                                        ::ratelimit_runtime::__private::micros(1000000u64),
-                                    ),
-                                    LEASE,
-                                ),
-                                80u8,
-                            )
-                        })
-                },
-                (),
-                1_u64,
-            ),
-        ) {
+        let __rate_limit_pending = match match ((), 1_u64) {
+            (__rate_limit_key_1, __rate_limit_cost_1) => {
+                ::ratelimit_runtime::__private::check(
+                    &::ratelimit_runtime::__private::AnnotatedCall::new(
+                        ::core::option::Option::None,
+                        [
+                            (
+                                &{
+                                    static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
+                                        ::ratelimit_runtime::__private::Site::new(
+                                        ::core::concat!(
+                                            ::core::file!(), ":", ::core::line!(), ":",
+                                            ::core::column!()
+                                        ),
+                                        ::ratelimit_runtime::__private::SiteName::Chosen,
+                                        false,
+                                    );
+                                    __RATE_LIMIT_SITE
+                                        .visit(const {
+                                            &::ratelimit_runtime::Limit::notify_at(
+                                                ::ratelimit_runtime::Limit::lease(
+                                                    ::ratelimit_runtime::Limit::sliding(
+                                                        "leased",
+                                                        100,
+                                                        ::ratelimit_runtime::__private::micros(1000000u64),
+                                                    ),
+                                                    LEASE,
+                                                ),
+                                                80u8,
+                                            )
+                                        })
+                                },
+                                &__rate_limit_key_1,
+                                __rate_limit_cost_1,
+                            ),
+                        ],
+                    ),
+                )
+            }
+        } {
             ::core::option::Option::Some(__rate_limit_pending) => __rate_limit_pending,
             ::core::option::Option::None => break 'decided,
         };
@@ -237,49 +265,62 @@ async fn leased() -> Option<()> {
 }
 async fn once(tenant: u8, id: u8) -> Option<()> {
     'decided: {
-        let __rate_limit_pending = match ::ratelimit_runtime::__private::check(
-            &::ratelimit_runtime::__private::one_limit_once(
-                ::core::option::Option::None,
-                {
-                    static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
-                        ::ratelimit_runtime::__private::Site::new(
-                        ::core::concat!(
-                            ::core::file!(), ":", ::core::line!(), ":", ::core::column!()
-                        ),
-                        ::ratelimit_runtime::__private::SiteName::Default,
-                        false,
-                    );
-                    __RATE_LIMIT_SITE
-                        .visit(const {
-                            &::ratelimit_runtime::Limit::on_error(
-                                ::ratelimit_runtime::Limit::sliding(
-                                    ::core::concat!(::core::module_path!(), "::", "once"),
-                                    100,
-                                    ::ratelimit_runtime::__private::micros(1000000u64),
-                                ),
-                                ::ratelimit_runtime::OnError::Deny,
-                            )
-                        })
-                },
-                &tenant,
-                1_u64,
-                (
-                    const {
-                        &::ratelimit_runtime::Limit::on_error(
-                            ::ratelimit_runtime::Limit::once(
-                                ::core::concat!(
-                                    ::core::concat!(::core::module_path!(), "::", "once"),
-                                    " once"
-                                ),
-                                ::ratelimit_runtime::__private::micros(3600000000u64),
-                            ),
-                            ::ratelimit_runtime::OnError::Deny,
-                        )
-                    },
-                    &id,
-                ),
-            ),
+        let __rate_limit_pending = match match (
+            ::ratelimit_runtime::__private::key(&tenant),
+            1_u64,
+            ::ratelimit_runtime::__private::key(&id),
         ) {
+            (__rate_limit_key_1, __rate_limit_cost_1, __rate_limit_id_1) => {
+                ::ratelimit_runtime::__private::check(
+                    &::ratelimit_runtime::__private::AnnotatedCall::new(
+                            ::core::option::Option::None,
+                            [
+                                (
+                                    &{
+                                        static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
+                                            ::ratelimit_runtime::__private::Site::new(
+                                            ::core::concat!(
+                                                ::core::file!(), ":", ::core::line!(), ":",
+                                                ::core::column!()
+                                            ),
+                                            ::ratelimit_runtime::__private::SiteName::Default,
+                                            false,
+                                        );
+                                        __RATE_LIMIT_SITE
+                                            .visit(const {
+                                                &::ratelimit_runtime::Limit::on_error(
+                                                    ::ratelimit_runtime::Limit::sliding(
+                                                        ::core::concat!(::core::module_path!(), "::", "once"),
+                                                        100,
+                                                        ::ratelimit_runtime::__private::micros(1000000u64),
+                                                    ),
+                                                    ::ratelimit_runtime::OnError::Deny,
+                                                )
+                                            })
+                                    },
+                                    &__rate_limit_key_1,
+                                    __rate_limit_cost_1,
+                                ),
+                            ],
+                        )
+                        .once(
+                            const {
+                                &::ratelimit_runtime::Limit::on_error(
+                                    ::ratelimit_runtime::Limit::once(
+                                        ::core::concat!(
+                                            ::core::concat!(::core::module_path!(), "::", "once"),
+                                            " once"
+                                        ),
+                                        ::ratelimit_runtime::__private::micros(3600000000u64),
+                                    ),
+                                    ::ratelimit_runtime::OnError::Deny,
+                                )
+                            },
+                            &(&__rate_limit_key_1, &__rate_limit_id_1),
+                        ),
+                )
+            }
+        } {
             ::core::option::Option::Some(__rate_limit_pending) => __rate_limit_pending,
             ::core::option::Option::None => break 'decided,
         };

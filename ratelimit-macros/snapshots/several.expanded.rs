@@ -4,10 +4,10 @@ async fn query(tenant: &str, user: u64, rows: u64) -> Result<(), Rejection> {
             ::ratelimit_runtime::__private::Format(|
                 __rate_limit_out: &mut ::ratelimit_runtime::KeyWriter<'_>|
             {
-                ::ratelimit_runtime::__private::Hole(
-                        ::ratelimit_runtime::__private::AnyHole(&user),
-                    )
-                    .write_to(__rate_limit_out);
+                ::ratelimit_runtime::__private::write_formatted(
+                    __rate_limit_out,
+                    ::core::format_args!("{}", user),
+                );
             }),
             ::ratelimit_runtime::__private::cost(rows),
             ::ratelimit_runtime::__private::key(&tenant),
@@ -19,12 +19,12 @@ async fn query(tenant: &str, user: u64, rows: u64) -> Result<(), Rejection> {
                 __rate_limit_key_2,
                 __rate_limit_cost_2,
             ) => {
-                let _ = (&__rate_limit_key, __rate_limit_cost);
+                let _ = (&__rate_limit_key, &__rate_limit_cost);
                 ::ratelimit_runtime::__private::check(
-                    &::ratelimit_runtime::__private::LimitGroup::new(
+                    &::ratelimit_runtime::__private::AnnotatedCall::new(
                         ::core::option::Option::None,
                         [
-                            ::ratelimit_runtime::__private::CallPart::of(
+                            (
                                 &{
                                     static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
                                         ::ratelimit_runtime::__private::Site::new(
@@ -49,7 +49,7 @@ async fn query(tenant: &str, user: u64, rows: u64) -> Result<(), Rejection> {
                                 &__rate_limit_key,
                                 __rate_limit_cost,
                             ),
-                            ::ratelimit_runtime::__private::CallPart::of(
+                            (
                                 &{
                                     static __RATE_LIMIT_SITE: ::ratelimit_runtime::__private::Site =
                                         ::ratelimit_runtime::__private::Site::new(

@@ -70,63 +70,38 @@ pub(crate) fn quoted<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
     quoted.join(", ")
 }
 
-/// Arguments of other rate limiters that stand for several here, or for none, and what to write instead.
-const FOREIGN: &[(&[&str], &str)] = &[
-    (
-        &["rate"],
-        "write the number of calls as `threshold`, or a text such as `\"10/s\"` in first place",
-    ),
-    (
-        &["tokens"],
-        "`threshold` is how many units a period admits, and `cost` how many units a call takes",
-    ),
-    (
-        &["per_second"],
-        "write `period = 1` and the number of calls as `threshold`, or `\"10/s\"` in first place",
-    ),
-    (
-        &["per_minute"],
-        "write `period = \"1m\"` and the number of calls as `threshold`, or `\"10/m\"` in first place",
-    ),
-    (
-        &["per_hour"],
-        "write `period = \"1h\"` and the number of calls as `threshold`, or `\"10/h\"` in first place",
-    ),
-    (
-        &["per_day"],
-        "write `period = \"1d\"` and the number of calls as `threshold`, or `\"10/d\"` in first place",
-    ),
-    (
-        &["store", "backend", "redis", "redis_url"],
-        "the limiter chooses the store: set `RATELIMIT_REDIS_URL`, or call `set_global`",
-    ),
-    (
-        &["ttl", "expire", "expires"],
-        "counts expire by themselves: the length of a window is `period`",
-    ),
-    (
-        &["error", "message", "status"],
-        "`on_limited` makes the return value of a rejected call, and `on_error` says what happens while Redis cannot \
-         decide",
-    ),
-    (
-        &["ban", "lock", "lockout", "jail", "penalty"],
-        "`wait` lets a call wait instead of being rejected, and `block` blocks the key after a bad result",
-    ),
-    (
-        &["only_failures", "failures", "failures_only", "skip_successful_requests"],
-        "write `count_if = Result::is_err` to count the calls that fail",
-    ),
-    (
-        &["ip", "per_ip", "user", "per_user", "client"],
-        "`key` is what is counted separately: an argument of the function, or a `Client`, which `Client::from` makes \
-         of an `IpAddr`",
-    ),
-];
-
-/// Returns what to write instead of an argument of other rate limiters.
+/// Returns what to write instead of an argument of another library, or of a wish.
 pub(crate) fn foreign_argument(word: &str) -> Option<&'static str> {
-    FOREIGN.iter().find(|(words, _)| words.contains(&word)).map(|(_, advice)| *advice)
+    Some(match word {
+        "rate" | "per_second" | "per_minute" | "per_hour" | "per_day" => {
+            "write a text such as `\"10/s\"`, `\"10/m\"`, `\"10/h\"` or `\"10/d\"` in first place, or `threshold` and \
+             `period`"
+        }
+        "tokens" => {
+            "`threshold` is how many units a period admits, and `cost` how many units a call takes"
+        }
+        "store" | "backend" | "redis" | "redis_url" => {
+            "the limiter chooses the store: set `RATELIMIT_REDIS_URL`, or call `set_global`"
+        }
+        "ttl" | "expire" | "expires" => {
+            "counts expire by themselves: the length of a window is `period`"
+        }
+        "error" | "message" | "status" => {
+            "`on_limited` makes the return value of a rejected call, and `on_error` says what happens while Redis \
+             cannot decide"
+        }
+        "ban" | "lock" | "lockout" | "jail" | "penalty" => {
+            "`wait` lets a call wait instead of being rejected, and `block` blocks the key after a bad result"
+        }
+        "only_failures" | "failures" | "failures_only" | "skip_successful_requests" => {
+            "write `count_if = Result::is_err` to count the calls that fail"
+        }
+        "ip" | "per_ip" | "user" | "per_user" | "client" => {
+            "`key` is what is counted separately: an argument of the function, or a `Client`, which `Client::from` \
+             makes of an `IpAddr`"
+        }
+        _ => return None,
+    })
 }
 
 #[cfg(test)]

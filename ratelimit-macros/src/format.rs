@@ -3,34 +3,35 @@
 //! The grammar is that of `std::fmt` without positions and without widths that are arguments, and
 //! with fields: `{user.id}` is not a Rust format string.
 
-use proc_macro2::Ident;
+use proc_macro2::{Ident, Span};
 use syn::ext::IdentExt;
 use syn::parse::Parser;
+use syn::{LitStr, Member};
 
-/// One part of a format string.
-#[derive(Debug, PartialEq)]
-pub(crate) enum FormatPart {
-    Text(String),
-    Placeholder(Placeholder),
+/// A part of the key of a format string.
+pub(crate) enum KeyPiece {
+    Text(LitStr),
+    /// A variable or a field of one: `{root.fields:spec}`.
+    Argument {
+        /// The placeholder without a name: `{}`, `{:08x}`.
+        spec: LitStr,
+        root: Ident,
+        fields: Vec<Member>,
+    },
 }
 
-/// `{root.fields:spec}`.
-#[derive(Debug, PartialEq)]
-pub(crate) struct Placeholder {
-    /// An argument of the function.
-    pub(crate) root: String,
-    /// The fields after it: names, or numbers for the fields of a tuple.
-    pub(crate) fields: Vec<String>,
-    /// The format after the colon, such as `08x`.
-    pub(crate) spec: String,
-}
-
-/// Returns the parts, and the message of every mistake between them.
-pub(crate) fn parse(text: &str) -> (Vec<FormatPart>, Vec<String>) {
+/// Returns the pieces, or every mistake between them. `find` returns the variable with a name, or what is wrong.
+pub(crate) fn parse(
+    text: &LitStr,
+    find: impl Fn(&str) -> Result<Ident, String>,
+) -> syn::Result<Vec<KeyPiece>> {
+    let place = text.span();
+    let piece = |text: &str| KeyPiece::Text(LitStr::new(text, place));
     let mut parts = Vec::new();
     let mut problems = Vec::new();
     let mut literal = String::new();
-    let mut rest = text;
+    let text = text.value();
+    let mut rest = &*text;
     while let Some(at) = rest.find(['{', '}']) {
         let (before, from_brace) = rest.split_at(at);
         literal.push_str(before);
@@ -43,10 +44,10 @@ pub(crate) fn parse(text: &str) -> (Vec<FormatPart>, Vec<String>) {
             rest = &from_brace[1..];
         } else if let Some((inside, after)) = split_placeholder(&from_brace[1..]) {
             if !literal.is_empty() {
-                parts.push(FormatPart::Text(std::mem::take(&mut literal)));
+                parts.push(piece(&std::mem::take(&mut literal)));
             }
-            match parse_placeholder(inside) {
-                Ok(placeholder) => parts.push(FormatPart::Placeholder(placeholder)),
+            match parse_placeholder(inside, place, &find) {
+                Ok(argument) => parts.push(argument),
                 Err(problem) => problems.push(problem),
             }
             rest = after;
@@ -57,10 +58,14 @@ pub(crate) fn parse(text: &str) -> (Vec<FormatPart>, Vec<String>) {
     }
     literal.push_str(rest);
     if !literal.is_empty() {
-        parts.push(FormatPart::Text(literal));
+        parts.push(piece(&literal));
     }
-
-    (parts, problems)
+    let errors = problems.into_iter().map(|problem| syn::Error::new(place, problem));
+    let all = errors.reduce(|mut all, error| {
+        all.combine(error);
+        all
+    });
+    all.map_or(Ok(parts), Err)
 }
 
 /// Splits the text at the closing brace of a placeholder.
@@ -68,7 +73,11 @@ fn split_placeholder(text: &str) -> Option<(&str, &str)> {
     text.split_once('}').filter(|(inside, _)| !inside.contains('{'))
 }
 
-fn parse_placeholder(inside: &str) -> Result<Placeholder, String> {
+fn parse_placeholder(
+    inside: &str,
+    at: Span,
+    find: impl Fn(&str) -> Result<Ident, String>,
+) -> Result<KeyPiece, String> {
     let (path, spec) = inside.split_once(':').unwrap_or((inside, ""));
     let path = path.trim();
     if path.is_empty() {
@@ -82,9 +91,8 @@ fn parse_placeholder(inside: &str) -> Result<Placeholder, String> {
         ));
     }
     let mut names = path.split('.');
-    let root = names.next().unwrap_or_default().to_owned();
-    let fields: Vec<String> = names.map(str::to_owned).collect();
-    if !is_name(&root) || fields.iter().any(|name| !is_name(name) && !is_number(name)) {
+    let root = names.next().unwrap_or_default();
+    if !is_name(root) || names.clone().any(|name| !is_name(name) && !is_number(name)) {
         return Err(format!(
             "`{{{inside}}}` is not an argument or a field of one: write the whole key as an \
              expression, such as `key = (tenant, user.id())`"
@@ -95,7 +103,25 @@ fn parse_placeholder(inside: &str) -> Result<Placeholder, String> {
             "`{{{inside}}}` takes its width or precision from an argument: write a number instead"
         ));
     }
-    Ok(Placeholder { root, fields, spec: spec.trim_end().to_owned() })
+    let mut root = find(root)?;
+    // Errors point at the format string, and the name resolves to the argument.
+    root.set_span(at.resolved_at(root.span()));
+    let fields = names.map(|field| {
+        let mut member: Member = syn::parse_str(field).map_err(|_| {
+            format!("`{field}` is not the name of a field: write a keyword as `r#{field}`")
+        })?;
+        match &mut member {
+            Member::Named(name) => name.set_span(at),
+            Member::Unnamed(index) => index.span = at,
+        }
+        Ok(member)
+    });
+    let fields = fields.collect::<Result<_, String>>()?;
+    let spec = match spec.trim_end() {
+        "" => "{}".to_owned(),
+        spec => format!("{{:{spec}}}"),
+    };
+    Ok(KeyPiece::Argument { spec: LitStr::new(&spec, at), root, fields })
 }
 
 fn is_number(name: &str) -> bool {
@@ -108,52 +134,45 @@ fn is_name(name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{FormatPart, Placeholder};
+    use proc_macro2::Span;
+    use quote::ToTokens;
+    use syn::{Ident, LitStr};
 
-    fn parse(text: &str) -> Result<Vec<FormatPart>, Vec<String>> {
-        let (parts, problems) = super::parse(text);
-        if problems.is_empty() { Ok(parts) } else { Err(problems) }
-    }
+    use super::KeyPiece;
 
-    fn text(text: &str) -> FormatPart {
-        FormatPart::Text(text.to_owned())
-    }
-
-    fn argument(root: &str, fields: &[&str], spec: &str) -> FormatPart {
-        let fields = fields.iter().map(ToString::to_string).collect();
-        let (root, spec) = (root.to_owned(), spec.to_owned());
-        FormatPart::Placeholder(Placeholder { root, fields, spec })
+    /// Returns the pieces, an argument as `<root.field:spec>`; or the problems.
+    fn parse(text: &str) -> Result<Vec<String>, Vec<String>> {
+        let found = |name: &str| syn::parse_str::<Ident>(name).map_err(|it| it.to_string());
+        let pieces = super::parse(&LitStr::new(text, Span::call_site()), found);
+        let problems =
+            |all: syn::Error| all.into_iter().map(|it| it.to_string()).collect::<Vec<_>>();
+        let pieces = pieces.map_err(problems)?;
+        let shown = |piece: KeyPiece| match piece {
+            KeyPiece::Text(text) => text.value(),
+            KeyPiece::Argument { spec, root, fields } => {
+                let fields = fields.iter().map(|it| format!(".{}", it.to_token_stream()));
+                format!("<{root}{}{}>", fields.collect::<String>(), spec.value())
+            }
+        };
+        Ok(pieces.into_iter().map(shown).collect())
     }
 
     #[test]
     fn splits_text_and_placeholders() {
-        assert_eq!(parse(""), Ok(vec![]));
-        assert_eq!(parse("user"), Ok(vec![text("user")]));
-        assert_eq!(
-            parse("user:{id}/{ip}!"),
-            Ok(vec![
-                text("user:"),
-                argument("id", &[], ""),
-                text("/"),
-                argument("ip", &[], ""),
-                text("!")
-            ])
-        );
-        assert_eq!(parse("{a}{b}"), Ok(vec![argument("a", &[], ""), argument("b", &[], "")]));
-    }
-
-    #[test]
-    fn reads_doubled_braces_as_text() {
-        assert_eq!(parse("{{{id}}}"), Ok(vec![text("{"), argument("id", &[], ""), text("}")]));
-        assert_eq!(parse("a{{b}}c"), Ok(vec![text("a{b}c")]));
-    }
-
-    #[test]
-    fn reads_fields_and_formats() {
-        assert_eq!(parse("{self.tenant}"), Ok(vec![argument("self", &["tenant"], "")]));
-        assert_eq!(parse("{pair.0.1:?}"), Ok(vec![argument("pair", &["0", "1"], "?")]));
-        assert_eq!(parse("{ id :>08x }"), Ok(vec![argument("id", &[], ">08x")]));
-        assert_eq!(parse("{größe}"), Ok(vec![argument("größe", &[], "")]));
+        for (text, pieces) in [
+            ("", &[][..]),
+            ("user", &["user"]),
+            ("user:{id}/{ip}!", &["user:", "<id{}>", "/", "<ip{}>", "!"]),
+            ("{a}{b}", &["<a{}>", "<b{}>"]),
+            ("{{{id}}}", &["{", "<id{}>", "}"]),
+            ("a{{b}}c", &["a{b}c"]),
+            ("{user.tenant}", &["<user.tenant{}>"]),
+            ("{pair.0.1:?}", &["<pair.0.1{:?}>"]),
+            ("{ id :>08x }", &["<id{:>08x}>"]),
+            ("{größe}", &["<größe{}>"]),
+        ] {
+            assert_eq!(parse(text).expect(text), pieces, "{text}");
+        }
     }
 
     #[test]

@@ -1,12 +1,13 @@
 //! The key of a limit: an expression, or a format string over the arguments of the function.
 
-use proc_macro2::{Ident, Span};
+use proc_macro2::Ident;
 use syn::ext::IdentExt;
 use syn::punctuated::Punctuated;
-use syn::{Expr, ExprCall, Lit, LitStr, Member, Token};
+use syn::{Expr, ExprCall, Lit, LitStr, Token};
 
 use crate::diagnostics::{quoted, written};
-use crate::format::{self, FormatPart, Placeholder};
+use crate::format;
+pub(crate) use crate::format::KeyPiece;
 use crate::function::Function;
 use crate::text::closest::closest;
 use crate::values::{Sign, as_literal, unwrap_parens};
@@ -14,17 +15,6 @@ use crate::values::{Sign, as_literal, unwrap_parens};
 pub(crate) enum Key {
     Expr(Expr),
     Format(Vec<KeyPiece>),
-}
-
-/// A part of a format string, with the argument of the function that it names.
-pub(crate) enum KeyPiece {
-    Text(LitStr),
-    /// `root.fields`, formatted by `spec`, which is `{}` or `{:…}`.
-    Argument {
-        spec: LitStr,
-        root: Ident,
-        fields: Vec<Member>,
-    },
 }
 
 /// The most elements of a tuple for which the runtime implements its `Key` trait.
@@ -62,15 +52,15 @@ pub(crate) fn hashed(expr: &Expr) -> Option<&Punctuated<Expr, Token![,]>> {
 fn read_format(text: &LitStr, function: Option<&Function>) -> syn::Result<Vec<KeyPiece>> {
     let Some(function) = function else { return Ok(Vec::new()) };
     let bindings = function.bindings();
-    let (parts, mut problems) = format::parse(&text.value());
-    let is_constant = !parts.iter().any(|part| matches!(part, FormatPart::Placeholder(_)));
-    if is_constant && problems.is_empty() {
-        problems.push(is_the_same_text(&text.value(), &bindings));
-    }
-    pieces(parts, problems, text, |name| {
+    let pieces = format::parse(text, |name| {
         let binding = bindings.iter().find(|binding| binding.unraw() == name);
         binding.cloned().ok_or_else(|| no_such_argument(name, function, &bindings))
-    })
+    })?;
+    if !pieces.iter().any(|piece| matches!(piece, KeyPiece::Argument { .. })) {
+        let message = is_the_same_text(&text.value(), &bindings);
+        return Err(syn::Error::new(text.span(), message));
+    }
+    Ok(pieces)
 }
 
 /// The problem of a text without a placeholder.
@@ -95,66 +85,15 @@ fn is_the_same_text(value: &str, bindings: &[Ident]) -> String {
     )
 }
 
-/// Reads a format string over the variables that are in scope where it is written.
+/// Reads the format string of `key!`, which names variables in scope.
 pub(crate) fn read_scope_format(text: &LitStr) -> syn::Result<Vec<KeyPiece>> {
-    let (parts, problems) = format::parse(&text.value());
-    pieces(parts, problems, text, |name| {
+    format::parse(text, |name| {
         let name = name.trim_start_matches("r#");
         // `{type}` is the variable `r#type`, as for the attribute.
         let is_plain = syn::parse_str::<Ident>(name).is_ok() || PATH_WORDS.contains(&name);
         let new = if is_plain { Ident::new } else { Ident::new_raw };
         Ok(new(name, text.span()))
     })
-}
-
-/// Returns the parts with their variables, which `find` finds, or all problems.
-fn pieces(
-    parts: Vec<FormatPart>,
-    mut problems: Vec<String>,
-    text: &LitStr,
-    find: impl Fn(&str) -> Result<Ident, String>,
-) -> syn::Result<Vec<KeyPiece>> {
-    let mut pieces = Vec::new();
-    for part in parts {
-        match part {
-            FormatPart::Text(part) => {
-                pieces.push(KeyPiece::Text(LitStr::new(&part, text.span())));
-            }
-            FormatPart::Placeholder(placeholder) => match find(&placeholder.root) {
-                Ok(variable) => pieces.push(resolve(&placeholder, &variable, text.span())?),
-                Err(problem) => problems.push(problem),
-            },
-        }
-    }
-    let errors = problems.into_iter().map(|problem| syn::Error::new(text.span(), problem));
-    let all = errors.reduce(|mut all, error| {
-        all.combine(error);
-        all
-    });
-    all.map_or(Ok(pieces), Err)
-}
-
-/// `at` is the span of the format string.
-fn resolve(placeholder: &Placeholder, binding: &Ident, at: Span) -> syn::Result<KeyPiece> {
-    let Placeholder { fields, spec, .. } = placeholder;
-    let spec = if spec.is_empty() { "{}".to_owned() } else { format!("{{:{spec}}}") };
-    let mut root = binding.clone();
-    // Errors point at the format string, and the name resolves to the argument.
-    root.set_span(at.resolved_at(binding.span()));
-    let fields = fields.iter().map(|field| {
-        let mut member: Member = syn::parse_str(field).map_err(|_| {
-            let message =
-                format!("`{field}` is not the name of a field: write a keyword as `r#{field}`");
-            syn::Error::new(at, message)
-        })?;
-        match &mut member {
-            Member::Named(name) => name.set_span(at),
-            Member::Unnamed(index) => index.span = at,
-        }
-        Ok(member)
-    });
-    let fields = fields.collect::<syn::Result<_>>()?;
-    Ok(KeyPiece::Argument { spec: LitStr::new(&spec, at), root, fields })
 }
 
 fn no_such_argument(name: &str, function: &Function, bindings: &[Ident]) -> String {

@@ -24,20 +24,12 @@
 //!   variable is unset.
 //! - A [`Limit`] describes how much is admitted. Calls with different [`Key`]s are counted separately. A
 //!   [`Decision`] is the result of a check. A [`Rejection`] is the reason why a call was not admitted.
-#![cfg_attr(
-    feature = "redis",
-    doc = "- The [guides](guide): [choosing an algorithm](guide::algorithms), limits [per plan and\n  \
-           tenant](guide::plans), [metering by result](guide::metering), [calls in\n  \
-           flight](guide::in_flight), [testing](guide::testing),\n  \
-           [production](guide::production), [planning for scale](guide::scale), and what\n  \
-           [Redis](guide::redis) holds."
-)]
-#![cfg_attr(
-    all(feature = "redis", feature = "rules", feature = "axum", feature = "actix"),
-    doc = "  Also [changing limits at run time](guide::rules), [a night on call](guide::night),\n  \
-           [limits in front of a web service](guide::web), [recipes](guide::recipes),\n  \
-           [security](guide::security), and [coming from another limiter](guide::migrating)."
-)]
+//! - The [guides](guide): [choosing an algorithm](guide::algorithms), limits [per plan and tenant](guide::plans),
+//!   [metering by result](guide::metering), [calls in flight](guide::in_flight), [testing](guide::testing),
+//!   [production](guide::production), [planning for scale](guide::scale), and what [Redis](guide::redis) holds. Also
+//!   [changing limits at run time](guide::rules), [a night on call](guide::night), [limits in front of a web
+//!   service](guide::web), [recipes](guide::recipes), [security](guide::security), and [coming from another
+//!   limiter](guide::migrating).
 //!
 //! # Features
 //!
@@ -108,19 +100,10 @@
 
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
-// The guides, and a few items, link items of other features.
+// Some links and some callers of an item are of other features.
 #![cfg_attr(
-    not(all(
-        feature = "actix",
-        feature = "attribute",
-        feature = "axum",
-        feature = "metrics",
-        feature = "redis",
-        feature = "rules",
-        feature = "stream",
-        feature = "tonic",
-    )),
-    allow(rustdoc::broken_intra_doc_links)
+    not(feature = "_all"),
+    allow(dead_code, rustdoc::broken_intra_doc_links, unused_imports)
 )]
 
 /// Compiles and runs the code in the README.
@@ -139,78 +122,25 @@ struct AttributeReference;
 /// files. The definitions here come first and win: they name pages of this documentation, and inline pictures.
 ///
 /// All guides are in the documentation of all features. Their programs are compiled with these features.
-#[cfg(all(
-    doc,
-    any(
-        not(doctest),
-        all(
-            feature = "actix",
-            feature = "attribute",
-            feature = "axum",
-            feature = "metrics",
-            feature = "redis",
-            feature = "rules",
-            feature = "stream",
-            feature = "tonic",
-        )
-    )
-))]
+#[cfg(all(doc, any(not(doctest), feature = "_all")))]
 pub mod guide {
-    #[doc = include_str!("../docs/pictures/inline.md")]
-    #[doc = include_str!("guide_links.md")]
-    #[doc = include_str!("../docs/algorithms.md")]
-    pub mod algorithms {}
+    macro_rules! guides {
+        ($($(#[$definitions:meta])* $name:ident)+) => {$(
+            $(#[$definitions])*
+            #[doc = include_str!("guide_links.md")]
+            #[doc = include_str!(concat!("../docs/", stringify!($name), ".md"))]
+            pub mod $name {}
+        )+};
+    }
 
-    #[doc = include_str!("../docs/in_flight.md")]
-    pub mod in_flight {}
-
-    #[doc = include_str!("guide_links.md")]
-    #[doc = include_str!("../docs/migrating.md")]
-    pub mod migrating {}
-
-    #[doc = include_str!("../docs/metering.md")]
-    pub mod metering {}
-
-    #[doc = "[production]: crate::guide::production#what-happens-when-redis-fails"]
-    #[doc = include_str!("guide_links.md")]
-    #[doc = include_str!("../docs/night.md")]
-    pub mod night {}
-
-    #[doc = include_str!("guide_links.md")]
-    #[doc = include_str!("../docs/plans.md")]
-    pub mod plans {}
-
-    #[doc = include_str!("guide_links.md")]
-    #[doc = include_str!("../docs/production.md")]
-    pub mod production {}
-
-    #[doc = include_str!("guide_links.md")]
-    #[doc = include_str!("../docs/recipes.md")]
-    pub mod recipes {}
-
-    #[doc = include_str!("guide_links.md")]
-    #[doc = include_str!("../docs/redis.md")]
-    pub mod redis {}
-
-    #[doc = include_str!("guide_links.md")]
-    #[doc = include_str!("../docs/rules.md")]
-    pub mod rules {}
-
-    #[doc = include_str!("guide_links.md")]
-    #[doc = include_str!("../docs/scale.md")]
-    pub mod scale {}
-
-    #[doc = include_str!("guide_links.md")]
-    #[doc = include_str!("../docs/security.md")]
-    pub mod security {}
-
-    #[doc = include_str!("guide_links.md")]
-    #[doc = include_str!("../docs/testing.md")]
-    pub mod testing {}
-
-    #[doc = include_str!("guide_links.md")]
-    #[doc = include_str!("../docs/web.md")]
-    pub mod web {}
+    guides! {
+        #[doc = include_str!("../docs/pictures/inline.md")]
+        algorithms
+        in_flight migrating metering
+        #[doc = "[production]: crate::guide::production#what-happens-when-redis-fails"]
+        night
+        plans production recipes redis rules scale security testing web
+    }
 }
 
 mod algorithm;
@@ -283,12 +213,12 @@ pub mod __private;
 #[cfg(feature = "attribute")]
 pub use ratelimit_macros::rate_limit;
 
-pub use crate::check::{Acquire, AcquireAll, Admit, Check, Meter, Part, Permit};
+pub use crate::check::{Acquire, AcquireAll, Check, Meter, Part, Permit};
 pub use crate::clock::{Clock, VirtualClock};
 pub use crate::key::{Client, HashedKey, Key, KeySecret, KeyWriter, OwnedKey, ParseKeyError};
 pub use crate::limit::{
-    Algorithm, Align, Calendar, Lease, Limit, LimitError, Name, OnError, ParseLimitError, Policy,
-    Quota, Scope,
+    Algorithm, Align, Calendar, Lease, Limit, LimitError, OnError, ParseLimitError, Policy, Quota,
+    Scope,
 };
 pub use crate::limiter::{
     AnnotatedLimit, Builder, Operator, RateLimiter, RateLimiterSettings, SetGlobalError, current,

@@ -13,6 +13,23 @@ macro_rules! error_by_text {
     )+};
 }
 
+/// As [`error_by_text`], with a text for each case, which can show the fields of the case and the values that follow.
+macro_rules! texts {
+    ($error:ident {
+        $($case:ident $({ $($field:ident),+ })? $(($inner:ident))? => $text:literal $(, $value:expr)*;)+
+    }) => {
+        impl std::fmt::Display for $error {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                match self {
+                    $(Self::$case $({ $($field),+ })? $(($inner))? => write!(f, $text $(, $value)*),)+
+                }
+            }
+        }
+
+        $crate::printing::error_by_text!($error);
+    };
+}
+
 /// As [`error_by_text`], for an error that contains its text.
 macro_rules! error_of_text {
     ($error:ty) => {
@@ -37,4 +54,4 @@ macro_rules! debug_by_name {
     )+};
 }
 
-pub(crate) use {debug_by_name, error_by_text, error_of_text};
+pub(crate) use {debug_by_name, error_by_text, error_of_text, texts};

@@ -1,7 +1,6 @@
 //! Streams whose items wait for a limit: an adaptor for each [`Stream`], such as a queue of jobs or the lines of a
 //! file.
 
-use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -13,6 +12,7 @@ use crate::check::undecided;
 use crate::key::{Key, OwnedKey};
 use crate::limit::Limit;
 use crate::limiter::{self, RateLimiter};
+use crate::printing::debug_by_name;
 use crate::reply::{Decision, Rejection};
 
 /// Adds [`rate_limited`](Self::rate_limited) to each stream.
@@ -129,10 +129,9 @@ fn take_unit(
     key: OwnedKey,
     wait: Option<Duration>,
 ) -> Turn {
-    let limiter = move || match &limiter {
-        Some(limiter) => Ok(limiter.clone()),
-        None => limiter::with_current(|| limit.policy().scope, |it| Ok(it.clone()), Err),
-    };
+    let scope = limit.policy().scope;
+    let limiter =
+        move || limiter::with_current(limiter.as_ref(), || scope, |it| Ok(it.clone()), Err);
     let pause = wait.and_then(|wait| Some(limiter().ok()?.pause(wait)));
     Box::pin(async move {
         if let Some(pause) = pause {
@@ -145,11 +144,4 @@ fn take_unit(
     })
 }
 
-impl<S: Stream + fmt::Debug> fmt::Debug for RateLimited<S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RateLimited")
-            .field("stream", &self.stream)
-            .field("limit", &self.limit)
-            .finish_non_exhaustive()
-    }
-}
+debug_by_name!("RateLimited" [S: Stream] RateLimited<S>);

@@ -45,7 +45,7 @@ async fn checks_of_calls_in_flight_are_refused() {
         let both = [Part::new(&RATE, &"key", 1), Part::new(&TWO, &"key", 1)];
         for rules in [RuleSet::new(), ruled("two", Rule::new().in_flight(3))] {
             limiter.set_rules(rules).expect("valid");
-            assert!(!limiter.admit(&TWO, "key", 1).await);
+            assert!(limiter.check(&TWO, "key", 1).await.is_err());
             for check in [
                 limiter.check(&TWO, "key", 1),
                 limiter.check(&TWO.wait(MINUTE), "key", 1),

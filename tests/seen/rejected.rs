@@ -22,21 +22,21 @@ fn name_of(limit: &str, key: &str, is_shadow: bool) -> String {
 fn listed(limiter: &RateLimiter) -> Counts {
     let keys = limiter.operator().rejected_keys(20);
     assert!(keys.is_sorted_by(|one, next| one.rejected >= next.rejected), "{keys:?}");
-    keys.iter().map(|it| (name_of(it.limit.as_str(), &it.key, it.is_shadow), it.rejected)).collect()
+    keys.iter().map(|it| (name_of(it.limit, &it.key, it.is_shadow), it.rejected)).collect()
 }
 
 fn observed(builder: Builder) -> (RateLimiter, Arc<Mutex<Counts>>) {
     let counts = Arc::<Mutex<Counts>>::default();
     let counted = Arc::clone(&counts);
     let builder = builder.log_keys(true).on_rejected(move |call: &RejectedCall<'_>| {
-        let reason = match call.rejection() {
+        let reason = match call.rejection {
             Rejection::Limited { .. } => "",
             Rejection::Blocked { .. } => ", blocked",
             Rejection::CostExceedsCapacity { .. } => ", too costly",
             Rejection::Unavailable { .. } => ", undecided",
             other => panic!("{other:?}"),
         };
-        let name = name_of(call.limit(), call.key(), call.is_shadow());
+        let name = name_of(call.rejection.name(), call.key, call.is_shadow);
         *counted.lock().expect("no panic").entry(name + reason).or_default() += 1;
     });
     (builder.build().expect("valid settings"), counts)
@@ -101,7 +101,7 @@ async fn each_rejected_call_counts_for_the_key_that_rejects_it() {
         ]);
         assert_eq!(listed(&limiter.clone()), expected, "{limiter:?}: clones share the list");
         let [top] = &limiter.operator().rejected_keys(1)[..] else { panic!("one key") };
-        assert_eq!((top.limit.as_str(), top.period, top.since <= top.last), ("login", HOUR, true));
+        assert_eq!((top.limit, top.period, top.since <= top.last), ("login", HOUR, true));
         expected.insert("login alice@example.org, too costly".to_owned(), 1);
         let blocked = expected.remove("wide mallory").expect("it is there");
         expected.insert("wide mallory, blocked".to_owned(), blocked);

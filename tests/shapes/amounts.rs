@@ -62,7 +62,7 @@ async fn zero_rejects_and_none_is_no_limit() {
             let Rejection::Blocked { name, quota, .. } = &rejection else {
                 panic!("{rejection:?}")
             };
-            assert_eq!((name.as_str(), quota.threshold(), quota.capacity()), ("amounts", 0, 0));
+            assert_eq!((*name, quota.threshold(), quota.capacity()), ("amounts", 0, 0));
             assert_eq!(rejection.retry_after(), None);
             assert_eq!(rejection.to_string(), "requests are blocked until further notice");
         }

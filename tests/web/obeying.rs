@@ -290,7 +290,7 @@ async fn a_limit_without_a_wait_rejects_what_comes_before_the_pace() {
     let failed = other.layer(failing).oneshot(Request::new(())).await.expect_err("broken");
     assert_eq!(failed.to_string(), "broken");
     let paced = answered(&obeyed, 200, &[]).await.expect_err("too early");
-    let is_paced = matches!(&paced, Rejection::Limited { name, .. } if name.as_str() == "api pace");
+    let is_paced = matches!(&paced, Rejection::Limited { name, .. } if *name == "api pace");
     assert!(is_paced, "{paced}");
     assert_eq!(paced.retry_after(), Some(SECOND));
     clock.advance(SECOND);

@@ -11,7 +11,7 @@ use std::time::Duration;
 use stateright::{Model, Property};
 
 use super::{Corrections, Kind, Queueable, Sent};
-use crate::algorithm::{Charged, Correction, MOST, Receipt, Reservation};
+use crate::algorithm::{BlockChange, Charged, Correction, MOST, Receipt, Reservation};
 use crate::bounds::{Bound, Counts};
 use crate::judge;
 use crate::key::KeyId;
@@ -497,12 +497,12 @@ impl Queueable for Queued {
         }
     }
 
-    fn blocks(&self) -> bool {
-        self.kind() == Kind::Block
-    }
-
-    fn unblocks(&self) -> bool {
-        matches!(self.change, Change::Reset { passes: false })
+    fn block(&self) -> BlockChange {
+        match self.change {
+            Change::Reset { passes: false } => BlockChange::Reset,
+            _ if self.kind() == Kind::Block => BlockChange::BlockFor(1),
+            Change::Settle { .. } | Change::Reset { .. } => BlockChange::None,
+        }
     }
 
     fn is_due(&self, now: u64) -> bool {

@@ -450,10 +450,10 @@ impl State {
     fn call(&mut self) {
         let (now, id) = (self.time, self.used.get(Bound::Calls));
         let process = &mut self.process;
-        let lease = process.lease.get_or_insert_default();
+        let lease = process.lease.get_or_insert_with(|| LeaseState::new(&TARGET));
         let stage = if lease.is_paused(now) {
             Stage::Asking
-        } else if lease.waiters.is_empty() && lease.take(&TARGET, 1, now).is_some() {
+        } else if lease.waiters.is_empty() && lease.take(1, now).is_some() {
             return self.spend(1, self.time);
         } else {
             lease.wait(1, Caller { id, is_present: true });
@@ -468,7 +468,7 @@ impl State {
         let now = self.time;
         let lease = self.process.lease.as_mut().filter(|lease| lease.waiters.is_empty())?;
         let units = Some(lease.held.spendable(now)).filter(|units| *units > 0)?;
-        lease.take(&TARGET, units, now)?;
+        lease.take(units, now)?;
         self.spend(units, self.time);
         Some(())
     }
@@ -478,8 +478,8 @@ impl State {
         let (now, process) = (self.time, &mut self.process);
         process.fetch = None;
         let Some(lease) = &mut process.lease else { return };
-        let deliveries = lease.serve(&TARGET, now);
-        let request = lease.request(&TARGET, now);
+        let deliveries = lease.serve(now);
+        let request = lease.request(now);
         if request.is_none() {
             // The watch looks at all leases after the end of a task.
             process.schedule(now);
@@ -502,7 +502,7 @@ impl State {
         self.drop_reply(number);
         let Some(lease) = &mut self.process.lease else { return };
         let requested = if is_late { now } else { since };
-        let (deliveries, excess) = lease.replied(&TARGET, units, requested, now, result);
+        let (deliveries, excess) = lease.replied(units, requested, now, result);
         self.deliver(deliveries, at);
         self.give_back(excess);
     }
@@ -535,8 +535,7 @@ impl State {
             Some(Stage::Ready { units, .. }) if fault != Some(Fault::DroppedUnitsAreForgotten) => {
                 let Unspent { units, at, place } = units;
                 let unspent = UnspentUnits { target: TARGET.clone(), units, at, place };
-                let lease = process.lease.as_mut();
-                let kept = lease.map_or(0, |lease| lease.put_back(&TARGET, &unspent));
+                let kept = process.lease.as_mut().map_or(0, |lease| lease.put_back(&unspent));
                 let twice = fault == Some(Fault::DroppedUnitsGoBackTwice);
                 let units = units - if twice { 0 } else { kept };
                 self.give_back(UnspentUnits { units, ..unspent }.some());
@@ -549,7 +548,9 @@ impl State {
         let (now, process) = (self.time, &mut self.process);
         process.look = None;
         let Some(lease) = &mut process.lease else { return };
-        let (unspent, again) = lease.look(&TARGET, process.fetch.is_some(), now);
+        lease.is_fetching = process.fetch.is_some();
+        let (unspent, again) = lease.look(now);
+        lease.is_fetching = false;
         match again {
             Some(again) => process.schedule(again),
             None => process.lease = None,

@@ -7,7 +7,7 @@ use syn::spanned::Spanned;
 use syn::{Expr, ExprReference, ExprTuple, LitByteStr, LitStr, Token};
 
 use super::Expansion;
-use crate::guard::{Charge, KeyAndCost, Once, Shared};
+use crate::guard::{KeyAndCost, Once, Shared};
 use crate::key::{self, Key, KeyPiece};
 use crate::limit::Kind;
 use crate::spans::{hygienic, spanned_at};
@@ -17,15 +17,16 @@ impl Expansion<'_> {
     /// The expression that starts the check. Its value is the future of the decision, or of the permits for `acquire`.
     pub(super) fn check(&self, function: &str) -> TokenStream {
         let rt = &self.rt;
-        let check = match (&self.guard.shared, &self.guard.charges[..]) {
-            (None, [charge, ..]) => self.check_one(charge, function),
-            (Some(shared), _) => self.check_group(shared, function),
-            (None, []) => TokenStream::new(),
-        };
+        let check = self.call(function);
         let Some(limiter) = &self.guard.limiter else { return check };
-        let call = quote_spanned!(hygienic()=> #rt::__private::limiter(&#limiter));
+        // A variable, because the type of the parameter would otherwise choose that of a generic expression.
+        let call = quote_spanned!(hygienic()=> #rt::__private::limiter(__rate_limit_limiter));
         let call = spanned_at(limiter, call);
-        quote_spanned!(hygienic()=> match #call { __rate_limit_limiter => #check })
+        quote_spanned! {hygienic()=>
+            match &#limiter {
+                __rate_limit_limiter => match #call { __rate_limit_limiter => #check }
+            }
+        }
     }
 
     /// The function of the runtime, for a function that is async or not.
@@ -43,38 +44,20 @@ impl Expansion<'_> {
         }
     }
 
-    fn check_one(&self, charge: &Charge, function: &str) -> TokenStream {
-        let (rt, check) = (&self.rt, self.check_function(function));
-        let given = charge.limit.name.as_ref();
-        let limit = self.registered(charge, &self.name(given), given.is_some());
-        let KeyAndCost { key, cost } = &charge.key_and_cost;
-        let (limiter, key) = (self.limiter(), self.key(key.as_ref()));
-        let cost = self.cost(cost.as_ref());
-        let Some(Once { id, within }) = &charge.once else {
-            return quote_spanned! {hygienic()=>
-                #rt::__private::#check(&#rt::__private::one_limit(#limiter, #limit, #key, #cost))
-            };
-        };
-        let (id, remembered) = (self.key(Some(id)), self.remembered(&self.name(given), within));
-        quote_spanned! {hygienic()=>
-            #rt::__private::#check(&#rt::__private::one_limit_once(
-                #limiter, #limit, #key, #cost, (const { &#remembered }, #id)
-            ))
-        }
-    }
-
-    fn check_group(&self, shared: &Shared, function: &str) -> TokenStream {
-        let (rt, charges) = (&self.rt, &self.guard.charges);
-        let Shared { name: given, key_and_cost: shared } = shared;
-        let name = self.name(given.as_ref());
+    fn call(&self, function: &str) -> TokenStream {
+        let (rt, charges, shared) = (&self.rt, &self.guard.charges, self.guard.shared.as_ref());
+        let given = shared.and_then(|shared| shared.name.as_ref());
+        let name = self.name(given);
         // The limits with computed amounts, which are evaluated before the keys and the costs.
         let mut limits: Vec<(Ident, TokenStream)> = Vec::new();
         // The values of the keys and the costs, in their order.
+        let mut values: Vec<(Ident, TokenStream)> = Vec::new();
         let (shared_key, shared_cost) = (variable("key"), variable("cost"));
-        let mut values = vec![
-            (shared_key.clone(), self.key_of_group(shared.key.as_ref())),
-            (shared_cost.clone(), self.cost(shared.cost.as_ref())),
-        ];
+        if let Some(Shared { key_and_cost: shared, .. }) = shared {
+            values.push((shared_key.clone(), self.key_value(shared.key.as_ref())));
+            values.push((shared_cost.clone(), self.cost(shared.cost.as_ref())));
+        }
+        let mut once = None;
         let parts: Vec<_> = charges
             .iter()
             .zip(1_usize..)
@@ -84,22 +67,28 @@ impl Expansion<'_> {
                     let number = format!("#{number}");
                     quote_spanned!(hygienic()=> ::core::concat!(#name, #number))
                 };
-                let name = own.map_or_else(numbered, ToTokens::to_token_stream);
+                let unnamed = || if shared.is_some() { numbered() } else { name.clone() };
+                let name = own.map_or_else(unnamed, ToTokens::to_token_stream);
                 let limit = self.registered(charge, &name, given.is_some() || own.is_some());
                 let mut own_value = |name, value| {
                     let variable = variable(&format!("{name}_{number}"));
                     values.push((variable.clone(), value));
-                    variable.into_token_stream()
+                    variable
                 };
                 let KeyAndCost { key, cost } = &charge.key_and_cost;
-                let key = match key {
-                    Some(key) => own_value("key", self.key_of_group(Some(key))),
-                    None => shared_key.to_token_stream(),
+                let key = match (key, shared) {
+                    (None, Some(_)) => shared_key.clone(),
+                    (key, _) => own_value("key", self.key_value(key.as_ref())),
                 };
-                let cost = match cost {
-                    Some(cost) => own_value("cost", self.cost(Some(cost))),
-                    None => shared_cost.to_token_stream(),
+                let cost = match (cost, shared) {
+                    (None, Some(_)) => shared_cost.clone(),
+                    (cost, _) => own_value("cost", self.cost(cost.as_ref())),
                 };
+                once = charge.once.as_ref().map(|Once { id, within }| {
+                    let id = own_value("id", self.key_value(Some(id)));
+                    let remembered = self.remembered(&name, within);
+                    quote_spanned!(hygienic()=> .once(const { &#remembered }, &(&#key, &#id)))
+                });
                 let limit = if charge.limit.varies() {
                     let variable = variable(&format!("limit_{number}"));
                     limits.push((variable.clone(), limit));
@@ -107,18 +96,26 @@ impl Expansion<'_> {
                 } else {
                     limit
                 };
-                quote_spanned!(hygienic()=> #rt::__private::CallPart::of(&#limit, &#key, #cost))
+                quote_spanned!(hygienic()=> (&#limit, &#key, #cost))
             })
             .collect();
         let check = self.check_function(function);
         let (limiter, agree) = (self.limiter(), self.agreement());
         let mut call = quote_spanned! {hygienic()=>
-            {
-                #agree
-                let _ = (&#shared_key, #shared_cost);
-                #rt::__private::#check(&#rt::__private::LimitGroup::new(#limiter, [#(#parts),*]))
-            }
+            #rt::__private::#check(
+                &#rt::__private::AnnotatedCall::new(#limiter, [#(#parts),*]) #once
+            )
         };
+        if shared.is_some() {
+            // Limits with keys and costs of their own leave these unread.
+            call = quote_spanned! {hygienic()=>
+                {
+                    #agree
+                    let _ = (&#shared_key, &#shared_cost);
+                    #call
+                }
+            };
+        }
         // A `match` keeps the temporaries of the keys alive while they are borrowed.
         for values in [values, limits].into_iter().filter(|values| !values.is_empty()) {
             let (variables, values): (Vec<_>, Vec<_>) = values.into_iter().unzip();
@@ -178,7 +175,7 @@ impl Expansion<'_> {
     }
 
     /// The key of an expression, for a variable. A value that is no key is an error at the expression.
-    fn key_of_group(&self, key: Option<&Key>) -> TokenStream {
+    fn key_value(&self, key: Option<&Key>) -> TokenStream {
         let (rt, tokens) = (&self.rt, self.key(key));
         match key {
             Some(Key::Expr(expr)) => {
@@ -212,22 +209,12 @@ pub(crate) fn format_key(rt: &TokenStream, pieces: &[KeyPiece]) -> TokenStream {
     let out = variable("out");
     let written = pieces.iter().map(|piece| match piece {
         KeyPiece::Text(text) => written_text(&out, text),
-        KeyPiece::Argument { spec, root, fields } => {
-            let value = quote_spanned!(hygienic()=> #root #(.#fields)*);
-            if spec.value() == "{}" {
-                // A value that is not `Display` is an error at the format string.
-                let any = quote_spanned!(hygienic()=> #rt::__private::AnyHole(&#value));
-                let any = spanned_at(spec, any);
-                let hole =
-                    spanned_at(spec, quote_spanned!(hygienic()=> #rt::__private::Hole(#any)));
-                let write = Ident::new("write_to", hygienic().located_at(spec.span()));
-                quote_spanned!(hygienic()=> #hole.#write(#out);)
-            } else {
-                quote_spanned! {hygienic()=>
-                    #rt::__private::write_formatted(#out, ::core::format_args!(#spec, #value));
-                }
-            }
-        }
+        // A value that is not `Display` is an error at the format string.
+        KeyPiece::Argument { spec, root, fields } => quote_spanned! {hygienic()=>
+            #rt::__private::write_formatted(
+                #out, ::core::format_args!(#spec, #root #(.#fields)*)
+            );
+        },
     });
     let written: TokenStream = written.collect();
     quote_spanned!(hygienic()=> #rt::__private::Format(|#out: &mut #rt::KeyWriter<'_>| { #written }))

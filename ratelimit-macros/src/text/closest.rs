@@ -30,22 +30,7 @@ pub(crate) fn nearest<'a>(
 /// The optimal string alignment distance: how many letters have to be inserted, removed, replaced or
 /// swapped with their neighbor to turn `from` into `to`. Three rows of its table are kept.
 fn distance(from: &str, to: &str) -> usize {
-    let from: Vec<char> = from.to_lowercase().chars().collect();
-    let to: Vec<char> = to.to_lowercase().chars().collect();
-    let mut before = vec![0; to.len() + 1];
-    let mut above: Vec<usize> = (0..=to.len()).collect();
-    for i in 1..=from.len() {
-        let mut row = vec![i; to.len() + 1];
-        for j in 1..=to.len() {
-            let replaced = above[j - 1] + usize::from(from[i - 1] != to[j - 1]);
-            row[j] = replaced.min(above[j] + 1).min(row[j - 1] + 1);
-            if i > 1 && j > 1 && from[i - 1] == to[j - 2] && from[i - 2] == to[j - 1] {
-                row[j] = row[j].min(before[j - 2] + 1);
-            }
-        }
-        before = std::mem::replace(&mut above, row);
-    }
-    above[to.len()]
+    strsim::osa_distance(&from.to_lowercase(), &to.to_lowercase())
 }
 
 #[cfg(test)]

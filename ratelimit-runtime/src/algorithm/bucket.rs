@@ -334,7 +334,6 @@ pub(crate) struct BucketAtCall {
 
 impl BucketAtCall {
     /// Returns a bucket that was changed by its last call, or would have been.
-    #[cfg(feature = "redis")]
     pub(crate) fn at_level(level: u64, allowed: bool, now: u64) -> Self {
         Self { allowed, now, level, full: u64::MAX }
     }
@@ -361,7 +360,6 @@ impl BucketAtCall {
 }
 
 /// Returns by how many units the time until the bucket is full is rounded up.
-#[cfg(feature = "redis")]
 pub(crate) fn slack(level: u64, rate: Rate) -> u64 {
     level.next_multiple_of(rate.drain) - level
 }

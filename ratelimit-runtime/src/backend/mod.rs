@@ -4,6 +4,7 @@
 
 mod settlements;
 
+use std::future::ready;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -143,7 +144,7 @@ impl Backend {
         F: Future<Output = Result<T, StoreError>> + Send + 'static,
     {
         let (is_shared, backend) = (self.shared.is_some(), Arc::clone(self));
-        Answer::pending(Arc::clone(self).run(move || async move {
+        Box::pin(Arc::clone(self).run(move || async move {
             // The thread could not start, and timers panic without a runtime.
             if is_shared && !is_in_runtime() {
                 return Err(ended());
@@ -206,7 +207,7 @@ impl Backend {
             let now = self.clock().local();
             self.notices.rejections.record(&charge, stamp, now, outcome, reply.source);
         }
-        let name = calls.charges.first().map_or("", |charge| charge.terms.identity.name.as_str());
+        let name = calls.charges.first().map_or("", |charge| charge.terms.identity.name);
         // The reply can hold slots.
         foreign(|| self.outages.record(self.clock(), name, self.on_error(policy), &result));
         result
@@ -246,7 +247,7 @@ impl Backend {
     /// Succeeds if the store would decide now.
     pub(crate) fn ping(self: &Arc<Self>) -> Answer<()> {
         if self.shared.is_none() {
-            return Answer::ready(Ok(()));
+            return Box::pin(ready(Ok(())));
         }
         self.answer(|backend| async move {
             let Some(shared) = &backend.shared else { return Ok(()) };

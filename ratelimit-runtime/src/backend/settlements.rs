@@ -1,5 +1,6 @@
 //! Corrects charges, and blocks, unblocks and resets keys, where the calls were charged.
 
+use std::future::ready;
 use std::sync::Arc;
 
 use tokio::time::Instant;
@@ -36,7 +37,7 @@ impl Backend {
         self.local.correct(LocalCharge { key_id, terms, cost: 0 }, correction);
         self.notices.corrected(key_id, correction);
         self.change_here(key_id, terms.identity.algorithm, block);
-        report::settled(&terms.identity.name, correction.more());
+        report::count(report::DEBT, terms.identity.name, correction.more());
     }
 
     /// Completes once the embedded store no longer counts units in flight.
@@ -89,18 +90,18 @@ impl Backend {
         charged: Charged,
     ) -> Answer<Outcome> {
         let Some(owner) = self.owner_for(scope) else {
-            return Answer::ready(Ok(self.give_back_here(&charge, charged)));
+            return Box::pin(ready(Ok(self.give_back_here(&charge, charged))));
         };
         if source != self.source() {
-            return Answer::ready(Ok(self.give_back_here(&self.share_of(&charge), charged)));
+            return Box::pin(ready(Ok(self.give_back_here(&self.share_of(&charge), charged))));
         }
         if let (Charged::By(receipt), Some(_)) = (charged, charge.statement) {
             // A grant of units in flight that no call has taken.
             drop(owner.granted(&charge, charge.cost, receipt));
-            return Answer::ready(Ok(Outcome::UNDECIDED));
+            return Box::pin(ready(Ok(Outcome::UNDECIDED)));
         }
         let given_back = owner.give_back(charge, charged);
-        Answer::pending(async { given_back.await.unwrap_or_else(|_| Err(ended())) })
+        Box::pin(async { given_back.await.unwrap_or_else(|_| Err(ended())) })
     }
 
     /// Gives units back to the newest charges of a count, for a caller. If the shared store fails, applies `on_error`.
@@ -111,7 +112,7 @@ impl Backend {
     ) -> Answer<(Outcome, Source)> {
         let Some(owner) = self.owner_for(policy.scope) else {
             let outcome = self.give_back_here(&charge, Charged::Newest);
-            return Answer::ready(Ok((outcome, Source::Embedded)));
+            return Box::pin(ready(Ok((outcome, Source::Embedded))));
         };
         let owner = Arc::clone(owner);
         let correction = Correction::give_back(Charged::Newest, charge.cost);
@@ -150,7 +151,7 @@ impl Backend {
     ) -> Answer<bool> {
         let (key_id, algorithm) = (charge.key_id, charge.terms.identity.algorithm);
         let Some(owner) = self.owner_for(policy.scope).map(Arc::clone) else {
-            return Answer::ready(Ok(self.change_here(key_id, algorithm, block)));
+            return Box::pin(ready(Ok(self.change_here(key_id, algorithm, block))));
         };
         let was_here = match block {
             // Lines and the cache of rejections learn of a reset once it is made.

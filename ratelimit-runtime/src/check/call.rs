@@ -13,7 +13,7 @@ use super::{AnyPart, Checker, Part, Permit, may_be_ruled};
 use crate::backend::Backend;
 use crate::clock::complete_by;
 use crate::key::{OwnedKey, lacks_secret};
-use crate::limit::{Access, LimitLabel, Policy};
+use crate::limit::{Access, Limit, Policy};
 use crate::one_or_many::OneOrMany;
 use crate::reply::Mistake;
 use crate::report::{self, Report, Started};
@@ -54,7 +54,7 @@ impl StartedCall {
             Self::Pending(call) if tracing::level_enabled!(tracing::Level::DEBUG) => call,
             other => return other,
         };
-        let names = parts.iter().map(|part| part.limit.terms().identity.name.as_str());
+        let names = parts.iter().map(|part| part.limit.terms().identity.name);
         // The limits of a call agree in both.
         let Policy { scope, wait, .. } = parts[0].limit.policy();
         let (limit, is_shared) = (names.collect::<Vec<_>>().join(", "), backend.is_shared(scope));
@@ -87,19 +87,19 @@ impl Checker {
     }
 
     fn start(&self, parts: &[AnyPart<'_>], settles: bool) -> StartedCall {
-        let mistake = |label, mistake| {
-            Refusal::mistake(Report::start(), label, mistake).into_call(settles, parts.len())
+        let mistake = |limit, mistake| {
+            Refusal::mistake(Report::start(), limit, mistake).into_call(settles, parts.len())
         };
         let Some(first) = parts.first().map(|part| part.limit) else {
-            return mistake(LimitLabel::unnamed(), Mistake::NoLimits);
+            return mistake(&Limit::NONE, Mistake::NoLimits);
         };
         if !parts.iter().all(|part| part.limit.policy().agrees_with(first.policy())) {
-            return mistake(first.label(), Mistake::MixedLimits);
+            return mistake(first, Mistake::MixedLimits);
         }
         let has_charge = |part: &AnyPart<'_>| part.limit.is_in_flight();
         let has_id = parts.iter().any(|part| part.limit.policy().once);
         if has_id && (settles || first.policy().wait.is_some() || parts.iter().any(has_charge)) {
-            return mistake(first.label(), Mistake::ChargedOnce);
+            return mistake(first, Mistake::ChargedOnce);
         }
         let is_mistaken = |part: &&AnyPart<'_>| {
             part.access == Access::Limited
@@ -107,7 +107,7 @@ impl Checker {
                 && lacks_secret(part.key)
         };
         if let Some(part) = parts.iter().find(is_mistaken) {
-            return mistake(part.limit.label(), Mistake::NoKeySecret);
+            return mistake(part.limit, Mistake::NoKeySecret);
         }
         if may_wait(parts, &self.rules) {
             return self.start_waiting(parts, settles);
@@ -326,7 +326,7 @@ mod tests {
 
     fn acquire(limiter: &RateLimiter, limit: &Limit, cost: u64) -> Result<Permit, Rejection> {
         let call = limiter.checker().start_all(&[Part::of(limit, &"key", cost)], true);
-        let admitted = call.blocking(&limiter.checker().backend, || limit.label())?;
+        let admitted = call.blocking(&limiter.checker().backend, || *limit)?;
         let permit = Permit::from(admitted);
         Ok(permit)
     }
@@ -364,7 +364,7 @@ mod tests {
         limiter.set_rules(rules).expect("valid");
         let parts = [Part::new(&LIMIT, &"key", 1), Part::new(&shadow, &"key", 1)];
         let checked = limiter.check_all(&parts);
-        let result = checked.into_call().blocking(&limiter.checker().backend, || LIMIT.label());
+        let result = checked.0.blocking(&limiter.checker().backend, || LIMIT);
         let Err(Rejection::Mistake { mistake: Mistake::MixedLimits, .. }) = result else {
             panic!("{result:?}")
         };

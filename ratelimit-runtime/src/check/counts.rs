@@ -1,12 +1,13 @@
 //! Changes a count by hand, or looks at it, under the rules in force.
 
+use std::future::ready;
 use std::sync::Arc;
 
 use super::decide::apply_shadow;
 use super::{Check, Checker, Part};
 use crate::algorithm::{BlockChange, Op, Verdict};
 use crate::key::{Key, KeyId};
-use crate::limit::{Access, Limit, LimitLabel, OnError};
+use crate::limit::{Access, Limit, OnError};
 use crate::one_or_many::OneOrMany;
 use crate::reply::{Answer, Decision, Rejection, Usage};
 use crate::rules::{Asker, Ruled};
@@ -34,23 +35,23 @@ impl Count<'_> {
     pub(crate) fn peek(&self, cost: u64) -> Check {
         let Self { checker: Checker { backend, .. }, ruled, key } = self;
         let limit = &ruled.limit;
-        let label = LimitLabel { shadow: true, ..limit.label() };
+        let shadow = limit.shadow(true);
         match ruled.access {
             Access::Limited => {}
             Access::Unlimited => return Check::from(Ok(Decision::unlimited())),
             Access::Blocked => {
                 let blocked_for = ruled.blocked_for(backend.clock().local());
                 let rejection = Rejection::blocked_without_count(limit, blocked_for);
-                return Check::from(apply_shadow(&label, Err(rejection)));
+                return Check::from(apply_shadow(&shadow, Err(rejection)));
             }
         }
         let policy = limit.policy();
         let charge = self.charge(cost);
         let capacity = charge.terms.capacity;
         if cost > capacity {
-            let label = limit.label_for(&charge.terms);
-            let rejection = Rejection::exceeds_capacity_of(&label, cost);
-            return Check::from(apply_shadow(&label, Err(rejection)));
+            let charged = limit.charged_under(&charge.terms);
+            let rejection = Rejection::cost_exceeds_capacity(&charged, cost);
+            return Check::from(apply_shadow(&charged, Err(rejection)));
         }
         let decision = move |reply: Reply| Decision::new(capacity, &reply.first(), reply.source);
         let calls = Calls::one(Op::Peek, OneOrMany::from([charge]));
@@ -63,7 +64,7 @@ impl Count<'_> {
         let terms = *limit.terms();
         Check::boxed(Arc::clone(&backend).run(move || async move {
             let reply = backend.execute(policy, &calls).await;
-            let mut reply = reply.map_err(|error| Rejection::unavailable_by(&label, error))?;
+            let mut reply = reply.map_err(|error| Rejection::unavailable(&shadow, error))?;
             if let Some((leases, key_id)) = lease {
                 // The leased units that this process holds are left as well.
                 let (mut outcome, held) = (reply.first(), leases.spendable(key_id, &terms));
@@ -84,7 +85,7 @@ impl Count<'_> {
         let calls = Calls::one(Op::Measure, OneOrMany::from([charge]));
         let usage = |reply: Reply| Usage::new(&reply.first(), reply.source);
         if !backend.is_shared(policy.scope) {
-            return Answer::ready(Ok(usage(backend.execute_here(&calls))));
+            return Box::pin(ready(Ok(usage(backend.execute_here(&calls)))));
         }
         let leases = self.checker.leases.of(&self.ruled.limit).cloned();
         let (lease_id, terms) = (self.lease_id(), *self.ruled.limit.terms());
@@ -105,7 +106,10 @@ impl Count<'_> {
         let (policy, charge) = (self.ruled.limit.policy(), self.charge(units));
         let capacity = charge.terms.capacity;
         let credited = self.checker.backend.credit(policy, charge);
-        credited.map(move |(outcome, source)| Decision::new(capacity, &outcome, source))
+        Box::pin(async move {
+            let (outcome, source) = credited.await?;
+            Ok(Decision::new(capacity, &outcome, source))
+        })
     }
 
     /// Removes the count of a key, and the leased units of this process. Returns whether the count was there.
@@ -118,7 +122,7 @@ impl Count<'_> {
             return reset;
         }
         let (leases, key_id) = (Arc::clone(leases), self.lease_id());
-        Answer::pending(async move {
+        Box::pin(async move {
             // Discards twice, because units can be leased while the reset is pending.
             leases.discard(key_id);
             let result = reset.await;
@@ -135,7 +139,7 @@ impl Count<'_> {
         let others = self.checker.leases.of(limit).filter(|_| key_id != charge.key_id).cloned();
         let answer = self.checker.backend.change_key(limit.policy(), charge, block);
         let Some(leases) = others else { return answer };
-        Answer::pending(async move {
+        Box::pin(async move {
             leases.give_back(key_id);
             let result = answer.await;
             // Units can be leased while the request is pending.

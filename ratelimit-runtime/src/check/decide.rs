@@ -15,7 +15,7 @@ use crate::backend::{Backend, ChargedCount, MergedCounts};
 use crate::background::BoxedWork;
 use crate::key::OwnedKey;
 use crate::lease::LeaseTarget;
-use crate::limit::{Limit, LimitLabel, Policy};
+use crate::limit::{Limit, Policy};
 use crate::one_or_many::OneOrMany;
 use crate::owner::ended;
 use crate::reply::{BuildError, Decision, Mistake, Rejection, Source, StoreError};
@@ -45,7 +45,7 @@ pub(super) type CallResult = Result<AdmittedCall, Rejection>;
 /// The rejection of a call that no store decides, before it is reported.
 pub(super) struct Refusal {
     pub(super) report: Report,
-    pub(super) label: LimitLabel,
+    pub(super) limit: Limit,
     pub(super) rejection: Rejection,
 }
 
@@ -104,7 +104,7 @@ impl<T: From<AdmittedCall>> CallFuture<T> {
     pub(crate) fn blocking(
         self,
         backend: &Backend,
-        label: impl FnOnce() -> LimitLabel,
+        limit: impl FnOnce() -> Limit,
     ) -> Result<T, Rejection> {
         match self {
             Self::Decided(result) => {
@@ -114,7 +114,7 @@ impl<T: From<AdmittedCall>> CallFuture<T> {
             Self::Pending(call) => {
                 let result = backend.background.block_on(call);
                 result
-                    .unwrap_or_else(|| Err(Rejection::unavailable_by(&label(), ended())))
+                    .unwrap_or_else(|| Err(Rejection::unavailable(&limit(), ended())))
                     .map(T::from)
             }
         }
@@ -182,6 +182,7 @@ impl Checker {
             if limit.leases_busy_keys() {
                 let terms = limit.terms().leased();
                 let count = ChargedCount::under(terms, limit, key, cost, backend);
+                call.limits = OneOrMany::from([limit.charged_under(&terms)]);
                 call.charges = OneOrMany::from([count.address(backend)]);
             }
             let target = LeaseTarget::new(limit, Arc::clone(&call.charges[0]));
@@ -217,14 +218,14 @@ impl CountedCall {
     ) -> Result<Self, Box<Refusal>> {
         let report = Report::since(started.unwrap_or_else(Started::now));
         let mistake =
-            |report, label, mistake| Err(Box::new(Refusal::mistake(report, label, mistake)));
+            |report, limit, mistake| Err(Box::new(Refusal::mistake(report, limit, mistake)));
         let held = parts.iter().find(|part| !settles && part.limit.is_in_flight());
         if let Some(Part { limit, .. }) = held {
-            return mistake(report, limit.label(), Mistake::NeedsPermit);
+            return mistake(report, limit, Mistake::NeedsPermit);
         }
         let leased = parts.iter().find(|part| settles && part.limit.leases());
         if let Some(Part { limit, .. }) = leased {
-            return mistake(report, limit.label(), Mistake::Leased);
+            return mistake(report, limit, Mistake::Leased);
         }
         if parts.len() > 1 {
             for part in parts {
@@ -237,7 +238,7 @@ impl CountedCall {
             Ok(merged) => merged,
             Err(shared) => {
                 let name = shared.terms().identity.name;
-                return mistake(report, shared.label(), Mistake::SharedCount { name });
+                return mistake(report, shared, Mistake::SharedCount { name });
             }
         };
         let keys = counts.iter().map(|it| (&it.charge.terms, it.charge.key_id, it.key));
@@ -245,11 +246,14 @@ impl CountedCall {
         let is_too_large = |it: &ChargedCount<'_>| it.charge.cost > it.charge.terms.capacity;
         if let Some(index) = counts.iter().position(is_too_large) {
             let ChargedCount { limit, charge, .. } = &counts[index];
-            let (label, report) = (limit.label_for(&charge.terms), report.about(index));
-            let rejection = Rejection::exceeds_capacity_of(&label, charge.cost);
-            return Err(Box::new(Refusal { report, label, rejection }));
+            let (limit, report) = (limit.charged_under(&charge.terms), report.about(index));
+            let rejection = Rejection::cost_exceeds_capacity(&limit, charge.cost);
+            return Err(Box::new(Refusal { report, limit, rejection }));
         }
-        let (policy, limits) = (parts[0].limit.policy(), counts.iter().map(|it| *it.limit));
+        let (policy, limits) = (
+            parts[0].limit.policy(),
+            counts.iter().map(|it| it.limit.charged_under(&it.charge.terms)),
+        );
         let limits = limits.collect();
         let charges: OneOrMany<_> = counts.into_iter().map(|it| it.address(backend)).collect();
         let costs = parts.iter().map(|part| part.cost);
@@ -277,22 +281,19 @@ impl CountedCall {
         reply: &Result<Reply, StoreError>,
         key: impl Fn(usize, &Charge) -> OwnedKey,
     ) -> CallResult {
-        let labels = self.limits.iter().zip(&*self.charges);
-        let labels = labels.map(|(limit, charge)| limit.label_for(&charge.terms));
-        let labels: OneOrMany<_> = labels.collect();
         let outcomes = match reply {
             Ok(reply) => Ok((&*reply.outcomes, reply.source)),
             Err(error) => Err(error.clone()),
         };
         // First the permits: if a recorder of the report panics, they release what they hold.
-        let permits = reply.as_ref().map(|reply| self.permits(&labels, reply));
+        let permits = reply.as_ref().map(|reply| self.permits(reply));
         let Self { backend, report, limits, charges, parts, settles, notifies, .. } = self;
         let key = |index: usize| {
             let part = parts.iter().position(|(of, _)| *of == index).unwrap_or(index);
             key(part, &charges[index])
         };
-        let is_repeated = outcomes.as_ref().is_ok_and(|(it, _)| is_repeated(&labels, it));
-        let decision = conclude(report, &labels, &outcomes, is_repeated, |index| {
+        let is_repeated = outcomes.as_ref().is_ok_and(|(it, _)| is_repeated(&limits, it));
+        let decision = conclude(report, &limits, &outcomes, is_repeated, |index| {
             let (limit, charge) = (&limits[index], &charges[index]);
             let key_id = charge.key_id.under(&charge.terms.identity, &limit.terms().identity);
             backend.count_rejection(limit, key_id, backend.clock().local(), || key(index));
@@ -315,7 +316,7 @@ impl CountedCall {
     }
 
     /// Returns a permit for each part, if the charges can be settled.
-    fn permits(&self, labels: &[LimitLabel], reply: &Reply) -> Vec<Permit> {
+    fn permits(&self, reply: &Reply) -> Vec<Permit> {
         let Self { backend, policy, charges, parts, settles, .. } = self;
         if !settles {
             return Vec::new();
@@ -323,8 +324,9 @@ impl CountedCall {
         let Reply { outcomes, receipts, source, .. } = reply;
         let source = *source;
         let permit = |(index, charge): (usize, &Arc<Charge>)| {
-            let decided =
-                |outcome: &Outcome| Decision::new(labels[index].capacity, outcome, source);
+            let decided = |outcome: &Outcome| {
+                Decision::new(self.charges[index].terms.capacity, outcome, source)
+            };
             let charge = receipts.get(index).map(|receipt| {
                 let charged = backend.charged_by(source, charge);
                 let owner = backend.owner.as_ref().filter(|_| charge.statement.is_some());
@@ -356,9 +358,8 @@ impl CountedCall {
 
 impl Refusal {
     /// Creates the refusal of a call with a mistake. A shadow does not hide it.
-    pub(super) fn mistake(report: Report, label: LimitLabel, mistake: Mistake) -> Self {
-        let rejection = Rejection::mistake_by(&label, mistake);
-        Self { report, label: LimitLabel { shadow: false, ..label }, rejection }
+    pub(super) fn mistake(report: Report, limit: &Limit, mistake: Mistake) -> Self {
+        Self { report, limit: limit.shadow(false), rejection: Rejection::mistake(limit, mistake) }
     }
 
     /// Creates the refusal of a part that an amount of 0 or a rule blocks. `retry_after` is `Duration::MAX` for a block
@@ -370,15 +371,15 @@ impl Refusal {
         let keys = iter::once((limit.terms(), key_id, key));
         let report = Report::start().with_keys(&backend.settings.reports, keys);
         let rejection = Rejection::blocked_without_count(limit, retry_after);
-        Self { report, label: limit.label(), rejection }
+        Self { report, limit: *limit, rejection }
     }
 
     /// Reports the rejection. Returns the result that the caller receives.
     pub(super) fn end(self) -> Result<Decision, Rejection> {
-        let Self { report, label, rejection } = self;
+        let Self { report, limit, rejection } = self;
         let result = Err(rejection);
-        report.end(&label, &result);
-        apply_shadow(&label, result)
+        report.end(&limit, &result);
+        apply_shadow(&limit, result)
     }
 
     /// Reports the rejection of a call of `parts` parts.
@@ -392,64 +393,63 @@ impl Refusal {
 /// of the limit that rejects it. Returns the result that the caller receives.
 pub(super) fn conclude(
     report: Report,
-    labels: &[LimitLabel],
+    limits: &[Limit],
     reply: &Result<Outcomes<'_>, StoreError>,
     is_repeated: bool,
     on_rejected: impl FnOnce(usize),
 ) -> Result<Decision, Rejection> {
     // The limit whose result the caller receives. One that counts once speaks only of a block of its key.
     let spoken = reply.as_ref().map_or(0, |(outcomes, _)| {
-        hardest(outcomes, |index| labels[index].once && !outcomes[index].is_blocked())
+        hardest(outcomes, |index| limits[index].policy().once && !outcomes[index].is_blocked())
     });
     let result_of = |index: usize| match reply {
         Ok((outcomes, source)) if is_repeated => {
-            let decision = Decision::new(labels[index].capacity, &outcomes[index], *source);
+            let decision = Decision::new(limits[index].terms().capacity, &outcomes[index], *source);
             Ok(Decision { allowed: true, retry_after: Duration::ZERO, ..decision })
         }
-        Ok((outcomes, source)) => result_of(&labels[index], &outcomes[index], *source),
-        Err(error) => Err(Rejection::unavailable_by(&labels[index], error.clone())),
+        Ok((outcomes, source)) => result_of(&limits[index], &outcomes[index], *source),
+        Err(error) => Err(Rejection::unavailable(&limits[index], error.clone())),
     };
     let result = result_of(spoken);
     // Metrics and the log of a web request have each limit.
-    if labels.len() > 1 && report::is_recorded() {
-        for (index, label) in labels.iter().enumerate().filter(|(index, _)| *index != spoken) {
-            report.record(label, &result_of(index), result.is_ok());
+    if limits.len() > 1 && report::is_recorded() {
+        for (index, limit) in limits.iter().enumerate().filter(|(index, _)| *index != spoken) {
+            report.record(limit, &result_of(index), result.is_ok());
         }
     }
     if result.as_ref().is_err_and(|rejection| rejection.decided().is_some()) {
         on_rejected(spoken);
     }
-    let label = &labels[spoken];
-    report.about(spoken).end(label, &result);
-    apply_shadow(label, result)
+    let limit = &limits[spoken];
+    report.about(spoken).end(limit, &result);
+    apply_shadow(limit, result)
 }
 
 /// Returns whether a limit remembers the call (see [`Limit::once`]). A blocked key rejects it nevertheless.
-fn is_repeated(labels: &[LimitLabel], outcomes: &[Outcome]) -> bool {
-    let mut both = labels.iter().zip(outcomes);
-    both.any(|(label, it)| label.once && it.verdict == Verdict::Rejected)
+fn is_repeated(limits: &[Limit], outcomes: &[Outcome]) -> bool {
+    let mut both = limits.iter().zip(outcomes);
+    both.any(|(limit, it)| limit.policy().once && it.verdict == Verdict::Rejected)
         && !outcomes.iter().any(Outcome::is_blocked)
 }
 
 /// Returns the decision of a call for which there is no limiter. A shadow admits it.
 pub(crate) fn undecided(limit: &Limit, error: BuildError) -> Result<Decision, Rejection> {
-    let label = limit.label();
-    let rejection = Rejection::mistake_by(&label, Mistake::Configuration(error));
-    Refusal { report: Report::start(), label, rejection }.end()
+    let rejection = Rejection::mistake(limit, Mistake::Configuration(error));
+    Refusal { report: Report::start(), limit: *limit, rejection }.end()
 }
 
 /// The outcomes of a call, and where they were decided.
 pub(super) type Outcomes<'a> = (&'a [Outcome], Source);
 
 /// Returns the result of one limit before a shadow admits the call.
-fn result_of(label: &LimitLabel, outcome: &Outcome, source: Source) -> Result<Decision, Rejection> {
-    let decision = Decision::new(label.capacity, outcome, source);
-    let (name, quota) = (|| label.name, label.quota);
+fn result_of(limit: &Limit, outcome: &Outcome, source: Source) -> Result<Decision, Rejection> {
+    let decision = Decision::new(limit.terms().capacity, outcome, source);
+    let (name, quota) = (limit.name(), limit.quota());
     match outcome.verdict {
         Verdict::Admitted => Ok(decision),
-        Verdict::Rejected if quota.is_in_flight() => Err(Rejection::busy_by(label, decision)),
-        Verdict::Rejected => Err(Rejection::Limited { name: name(), quota, decision }),
-        Verdict::Blocked { .. } => Err(Rejection::Blocked { name: name(), quota, decision }),
+        Verdict::Rejected if quota.is_in_flight() => Err(Rejection::busy_by(limit, decision)),
+        Verdict::Rejected => Err(Rejection::Limited { name, quota, decision }),
+        Verdict::Blocked { .. } => Err(Rejection::Blocked { name, quota, decision }),
     }
 }
 
@@ -466,11 +466,11 @@ pub(super) fn hardest(outcomes: &[Outcome], is_silent: impl Fn(usize) -> bool) -
 
 /// Returns the result that the caller receives: a shadow admits every call.
 pub(super) fn apply_shadow(
-    label: &LimitLabel,
+    limit: &Limit,
     result: Result<Decision, Rejection>,
 ) -> Result<Decision, Rejection> {
     match result {
-        Err(rejection) if !label.shadow => Err(rejection),
+        Err(rejection) if !limit.policy().shadow => Err(rejection),
         Ok(decision)
         | Err(
             Rejection::Limited { decision, .. }
@@ -482,7 +482,7 @@ pub(super) fn apply_shadow(
             Ok(Decision::rejected_here(capacity, Duration::MAX, Duration::ZERO))
         }
         Err(Rejection::Unavailable { .. } | Rejection::Mistake { .. }) => {
-            Ok(Decision::undecided(label.capacity))
+            Ok(Decision::undecided(limit.terms().capacity))
         }
     }
 }

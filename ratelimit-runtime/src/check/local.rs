@@ -44,7 +44,7 @@ fn decide_here(backend: &Backend, charge: LocalCharge<'_>) -> Result<Check, Outc
             return Err(outcome);
         }
         let capacity = charge.terms.capacity;
-        Ok(Check::admitted(capacity, outcome.remaining, outcome.reset_us))
+        Ok(Check::from(Ok(Decision::new(capacity, &outcome, Source::Embedded))))
     })
 }
 
@@ -112,17 +112,17 @@ impl Checker {
             // As in `conclude`, the limit whose result the caller receives comes last.
             let spoken = hardest(outcomes, |_| false);
             for index in (0..parts.len()).filter(|index| *index != spoken).chain([spoken]) {
-                let label = parts[index].limit.label();
-                let decision = Decision::new(label.capacity, &outcomes[index], source);
-                report.record(&label, &Ok(decision), true);
+                let limit = parts[index].limit;
+                let decision = Decision::new(limit.terms().capacity, &outcomes[index], source);
+                report.record(limit, &Ok(decision), true);
             }
             return Check::admitted_by(charges, outcomes);
         }
-        let labels: Few<_> = parts.iter().map(|part| part.limit.label()).collect();
+        let limits: Few<_> = parts.iter().map(|part| *part.limit).collect();
         let keys = parts.iter().zip(charges);
         let keys = keys.map(|(part, charge)| (charge.terms, charge.key_id, part.key));
         let report = report.with_keys(&self.backend.settings.reports, keys);
-        Check::from(conclude(report, &labels, &Ok((outcomes, source)), false, |index| {
+        Check::from(conclude(report, &limits, &Ok((outcomes, source)), false, |index| {
             let (Part { limit, key, .. }, charge) = (parts[index], &charges[index]);
             let at = outcomes[index].clock;
             self.backend.count_rejection(limit, charge.key_id, at, || OwnedKey::of(key));
@@ -136,7 +136,7 @@ impl Check {
     fn admitted_by(charges: &[LocalCharge<'_>], outcomes: &[Outcome]) -> Self {
         let index = hardest(outcomes, |_| false);
         let (capacity, outcome) = (charges[index].terms.capacity, &outcomes[index]);
-        Self::admitted(capacity, outcome.remaining, outcome.reset_us)
+        Self::from(Ok(Decision::new(capacity, outcome, Source::Embedded)))
     }
 }
 
@@ -156,7 +156,7 @@ mod tests {
     const SHADOW: Limit = Limit::fixed("shadow", 1, Duration::from_secs(60)).shadow(true);
 
     fn check(limiter: &RateLimiter, parts: &[Part<'_>]) -> Result<Decision, Rejection> {
-        limiter.check_all(parts).into_call().blocking(&limiter.checker().backend, || WIDE.label())
+        limiter.check_all(parts).0.blocking(&limiter.checker().backend, || WIDE)
     }
 
     /// With and without the feature `metrics`, which records all calls.
@@ -174,11 +174,11 @@ mod tests {
             let Rejection::Limited { name, decision, .. } = rejection else {
                 panic!("{rejection}")
             };
-            assert_eq!((name.as_str(), decision.remaining), ("narrow", 0));
+            assert_eq!((name, decision.remaining), ("narrow", 0));
             assert!(decision.retry_after > Duration::from_secs(20), "{decision:?}");
         }
         let keys = limiter.operator().rejected_keys(9);
-        assert_eq!((keys.len(), keys[0].limit.as_str(), keys[0].rejected), (1, "narrow", 20));
+        assert_eq!((keys.len(), keys[0].limit, keys[0].rejected), (1, "narrow", 20));
         // A call of one limit.
         check(&limiter, &[parts[1]]).expect_err("rejected");
         assert_eq!(limiter.operator().rejected_keys(9)[0].rejected, 21);
@@ -257,9 +257,7 @@ mod tests {
         /// Adds the result of a call, and what the log of a web request has of it.
         fn decide(&self, decide: impl FnOnce(&Checker) -> Check) {
             let (result, log) = logged(|| {
-                decide(self.limiter.checker())
-                    .into_call()
-                    .blocking(&self.limiter.checker().backend, || WIDE.label())
+                decide(self.limiter.checker()).0.blocking(&self.limiter.checker().backend, || WIDE)
             });
             self.said.lock().expect("no panic").extend([format!("{result:?}"), log]);
         }

@@ -10,22 +10,22 @@ mod future;
 mod local;
 mod permit;
 
-use std::fmt;
 use std::sync::Arc;
 
 pub(crate) use self::decide::{AdmittedCall, CallFuture, StartedCall, undecided};
-pub use self::future::{Acquire, AcquireAll, Admit, Check};
+pub use self::future::{Acquire, AcquireAll, Check};
 pub use self::permit::{Meter, Permit};
 use crate::backend::Backend;
 use crate::key::Key;
 use crate::lease::Leases;
 use crate::limit::{Access, Limit};
+use crate::printing::debug_by_name;
 use crate::rules::{Asker, RuleTable, Ruled, RulesInForce};
 use crate::waiting::Waiting;
 
 /// The parts of a limiter that a check needs.
 #[derive(Clone)]
-pub struct Checker {
+pub(crate) struct Checker {
     pub(crate) backend: Arc<Backend>,
     pub(crate) leases: Arc<Leases>,
     pub(crate) waiting: Arc<Waiting>,
@@ -95,11 +95,4 @@ impl<K: ?Sized> Clone for Part<'_, K> {
 
 impl<K: ?Sized> Copy for Part<'_, K> {}
 
-impl<K: ?Sized> fmt::Debug for Part<'_, K> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Part")
-            .field("limit", self.limit)
-            .field("cost", &self.cost)
-            .finish_non_exhaustive()
-    }
-}
+debug_by_name!("Part" [K: ?Sized] Part<'_, K>);

@@ -1,8 +1,7 @@
 //! [`Permit`]: the charge of an admitted call, until it is settled. [`Meter`]: a permit that counts what a call uses,
 //! and settles it at the end of the call.
 
-use std::fmt;
-use std::future::pending;
+use std::future::{pending, ready};
 use std::mem::take;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,6 +13,7 @@ use crate::backend::Backend;
 use crate::limit::Scope;
 use crate::one_or_many::OneOrMany;
 use crate::owner::HeldSlot;
+use crate::printing::debug_by_name;
 use crate::reply::{Answer, Decision, Source, StoreError};
 use crate::report;
 use crate::store::Charge;
@@ -71,7 +71,11 @@ impl Permit {
         if cfg!(feature = "metrics")
             && let Some(charge) = charge.as_ref().filter(|charge| charge.is_held())
         {
-            report::in_flight_changed(&charge.charge.terms.identity.name, charge.charged as i64);
+            report::change(
+                report::IN_FLIGHT,
+                charge.charge.terms.identity.name,
+                charge.charged as f64,
+            );
         }
         Self { decision, charge }
     }
@@ -128,7 +132,6 @@ impl Permit {
     }
 
     /// Returns whether the call holds units in flight until it ends.
-    #[cfg(feature = "tower")]
     pub(crate) fn is_held(&self) -> bool {
         self.charge.as_ref().is_some_and(PermitCharge::is_held)
     }
@@ -170,13 +173,14 @@ impl Permit {
     /// # Errors
     ///
     /// [`StoreError`] when Redis does not reply. It then learns later that the units are free.
+    #[must_use]
     pub fn release(mut self) -> Answer<()> {
         let held = self.charge.as_mut().and_then(|charge| charge.held.take());
         let backend = self.charge.as_ref().map(|charge| Arc::clone(&charge.backend));
         let released = held.map(|held| held.release());
         drop(self);
         let (Some(released), Some(backend)) = (released, backend) else {
-            return Answer::ready(Ok(()));
+            return Box::pin(ready(Ok(())));
         };
         let deadline = backend.settings.deadline;
         backend.answer(move |_| async move {
@@ -199,7 +203,7 @@ impl Permit {
     pub(crate) fn block(mut self, duration: Option<Duration>, at_most: Duration) -> Self {
         if let (Some(charge), Some(duration)) = (&mut self.charge, duration) {
             if duration > at_most {
-                report::block_cut(&charge.charge.terms.identity.name, duration, at_most);
+                report::block_cut(charge.charge.terms.identity.name, duration, at_most);
             }
             charge.block = BlockChange::block_for(duration.min(at_most));
         }
@@ -227,7 +231,7 @@ impl PermitCharge {
         let Self { backend, charge, held, .. } = self;
         let is_held = charge.terms.is_in_flight();
         if is_held {
-            report::in_flight_changed(&charge.terms.identity.name, -(charged as i64));
+            report::change(report::IN_FLIGHT, charge.terms.identity.name, -(charged as f64));
         }
         let used = match used {
             _ if is_held => 0,
@@ -258,16 +262,6 @@ impl Drop for Permit {
         if let Some(charge) = self.charge.as_mut().filter(|charge| charge.is_held()) {
             charge.correct(None);
         }
-    }
-}
-
-impl fmt::Debug for Permit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let charged = self.charge.as_ref().map(|charge| charge.charged);
-        f.debug_struct("Permit")
-            .field("decision", &self.decision)
-            .field("charged", &charged)
-            .finish_non_exhaustive()
     }
 }
 
@@ -372,11 +366,4 @@ impl Drop for Meter {
     }
 }
 
-impl fmt::Debug for Meter {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Meter")
-            .field("permits", &self.permits)
-            .field("used", &self.used)
-            .finish_non_exhaustive()
-    }
-}
+debug_by_name!("Permit" [] Permit, "Meter" [] Meter);

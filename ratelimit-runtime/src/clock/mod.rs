@@ -35,7 +35,6 @@ pub enum Clock {
 
 impl Clock {
     /// Returns the time to send to a store that has its own clock; `None` if the store uses its own.
-    #[cfg(feature = "redis")]
     pub(crate) fn sent(&self) -> Option<u64> {
         match self {
             Self::Store => None,
@@ -97,7 +96,6 @@ impl Clock {
     }
 
     /// Returns whether a task can sleep by this clock here: timers need a runtime, a virtual clock does not.
-    #[cfg(any(feature = "stream", feature = "tower"))]
     pub(crate) fn can_sleep(&self) -> bool {
         matches!(self, Self::Virtual(_)) || Handle::try_current().is_ok()
     }

@@ -12,19 +12,6 @@ use crate::limit::{Access, Align, Lease, Limit};
 use crate::limiter::RateLimiter;
 use crate::reply::Rejection;
 
-/// A call that is checked against `N` limits.
-pub trait AnnotatedCall<const N: usize> {
-    fn sites(&self) -> [&'static Site; N];
-
-    /// Returns the limiter that the attribute names.
-    fn limiter(&self) -> Option<&RateLimiter>;
-
-    /// Returns its parts, one for each limit.
-    fn parts(&self) -> [AnyPart<'_>; N];
-
-    fn check(&self, checker: &Checker) -> Check;
-}
-
 /// The limit of a call, at its site.
 pub struct CallLimit {
     pub(super) site: &'static Site,
@@ -65,32 +52,18 @@ pub fn amount(amount: impl Amount) -> Option<u64> {
     amount.amount()
 }
 
-/// A call of a function with one limit.
-struct OneLimit<'a, K> {
-    limiter: Option<&'a RateLimiter>,
-    limit: CallLimit,
-    key: K,
-    cost: u64,
+/// A call of an annotated function.
+pub struct AnnotatedCall<'a, const N: usize> {
+    /// The limiter that the attribute names.
+    pub(super) limiter: Option<&'a RateLimiter>,
+    pub(super) sites: [&'static Site; N],
+    pub(super) parts: [AnyPart<'a>; N],
+    /// The limit that remembers the id of the call, and the id.
+    remembered: Option<AnyPart<'a>>,
 }
 
-/// A call of a function with one limit, which takes nothing if a call with its id was admitted before.
-struct OnceCall<'a, K, I> {
-    call: OneLimit<'a, K>,
-    remembered: &'a Limit,
-    id: I,
-}
-
-/// The limits of a call of a function with several. Decided together.
-pub struct LimitGroup<'a, const N: usize> {
-    limiter: Option<&'a RateLimiter>,
-    parts: [CallPart<'a>; N],
-}
-
-/// A limit of a call with several.
-pub struct CallPart<'a> {
-    site: &'static Site,
-    part: AnyPart<'a>,
-}
+/// A limit of a call, its key and its cost.
+pub type CallPart<'a> = (&'a CallLimit, &'a (dyn Key + 'a), u64);
 
 impl CallLimit {
     /// Returns this limit with computed amounts. Without a threshold, the call has no limit, and 0 admits none.
@@ -124,107 +97,34 @@ impl CallLimit {
     fn limit(&self) -> &Limit {
         self.computed.as_deref().unwrap_or(self.kept)
     }
-
-    /// Returns the part of a call with this limit.
-    #[inline]
-    fn part<'a, K: ?Sized>(&'a self, key: &'a K, cost: u64) -> Part<'a, K> {
-        Part { access: self.access, ..Part::of(self.limit(), key, cost) }
-    }
 }
 
-/// Returns a call of one limit. Its type is hidden, so a value that is no key is one error, at the key.
-#[inline]
-pub fn one_limit<'a>(
-    limiter: Option<&'a RateLimiter>,
-    limit: CallLimit,
-    key: impl Key + 'a,
-    cost: u64,
-) -> impl AnnotatedCall<1> + 'a {
-    OneLimit { limiter, limit, key, cost }
-}
-
-impl<K: Key> AnnotatedCall<1> for OneLimit<'_, K> {
-    fn sites(&self) -> [&'static Site; 1] {
-        [self.limit.site]
-    }
-
-    fn limiter(&self) -> Option<&RateLimiter> {
-        self.limiter
-    }
-
-    fn parts(&self) -> [AnyPart<'_>; 1] {
-        [self.limit.part(&self.key, self.cost)]
-    }
-
-    #[inline]
-    fn check(&self, checker: &Checker) -> Check {
-        checker.check(self.limit.part(&self.key, self.cost))
-    }
-}
-
-/// Returns a call of one limit that takes nothing if a call with its `id` was admitted before, as `remembered` says.
-pub fn one_limit_once<'a>(
-    limiter: Option<&'a RateLimiter>,
-    limit: CallLimit,
-    key: impl Key + 'a,
-    cost: u64,
-    (remembered, id): (&'a Limit, impl Key + 'a),
-) -> impl AnnotatedCall<1> + 'a {
-    OnceCall { call: OneLimit { limiter, limit, key, cost }, remembered, id }
-}
-
-impl<K: Key, I: Key> AnnotatedCall<1> for OnceCall<'_, K, I> {
-    fn sites(&self) -> [&'static Site; 1] {
-        self.call.sites()
-    }
-
-    fn limiter(&self) -> Option<&RateLimiter> {
-        self.call.limiter
-    }
-
-    fn parts(&self) -> [AnyPart<'_>; 1] {
-        self.call.parts()
-    }
-
-    fn check(&self, checker: &Checker) -> Check {
-        let request = (&self.call.key, &self.id);
-        let [part] = self.parts();
-        // Last: in a cluster, the id is then remembered once the limit is charged.
-        checker.check_all(&[part, Part::of(self.remembered, &request as &dyn Key, 1)])
-    }
-}
-
-impl<'a> CallPart<'a> {
-    /// Creates the part of a limit.
-    #[must_use]
-    pub fn of(limit: &'a CallLimit, key: &'a (dyn Key + 'a), cost: u64) -> Self {
-        Self { site: limit.site, part: limit.part(key, cost) }
-    }
-}
-
-impl<'a, const N: usize> LimitGroup<'a, N> {
-    /// Creates the group that `limiter` decides, or without one the limiter of the process.
+impl<'a, const N: usize> AnnotatedCall<'a, N> {
+    /// Creates the call that `limiter` decides, or without one the limiter of the process.
     #[must_use]
     pub fn new(limiter: Option<&'a RateLimiter>, parts: [CallPart<'a>; N]) -> Self {
-        Self { limiter, parts }
-    }
-}
-
-impl<const N: usize> AnnotatedCall<N> for LimitGroup<'_, N> {
-    fn sites(&self) -> [&'static Site; N] {
-        self.parts.each_ref().map(|it| it.site)
-    }
-
-    fn limiter(&self) -> Option<&RateLimiter> {
-        self.limiter
+        let sites = parts.map(|(limit, ..)| limit.site);
+        let parts = parts.map(|(limit, key, cost)| Part {
+            limit: limit.limit(),
+            key,
+            cost,
+            access: limit.access,
+        });
+        Self { limiter, sites, parts, remembered: None }
     }
 
-    fn parts(&self) -> [AnyPart<'_>; N] {
-        self.parts.each_ref().map(|it| it.part)
+    /// Returns this call, which takes nothing if a call with its `id` was admitted before, as `remembered` says.
+    #[must_use]
+    pub fn once(self, remembered: &'a Limit, id: &'a (dyn Key + 'a)) -> Self {
+        Self { remembered: Some(Part::of(remembered, id, 1)), ..self }
     }
 
-    fn check(&self, checker: &Checker) -> Check {
-        checker.check_all(&self.parts())
+    pub(super) fn check(&self, checker: &Checker) -> Check {
+        match self.remembered {
+            None => checker.check_all(&self.parts),
+            // Last: in a cluster, the id is then remembered once the limit is charged.
+            Some(remembered) => checker.check_all(&[self.parts[0], remembered]),
+        }
     }
 }
 

@@ -1,50 +1,43 @@
-//! The functions that the expansion of the attribute calls, and functions for the tests of the workspace. This module
-//! is not part of the public API. It changes together with `ratelimit-macros`, so `ratelimit-runtime` requires an
-//! exact version of that crate.
+//! The functions that the expansion of the attribute calls, and those for the tests of the workspace. This module is
+//! not part of the public API. It changes together with `ratelimit-macros`, so `ratelimit-runtime` requires an exact
+//! version of that crate.
 
 mod annotated_call;
 mod site;
+mod tests;
 
-use std::sync::Arc;
 use std::time::Duration;
 
 #[cfg(feature = "attribute")]
 pub use ratelimit_macros::format_key;
 
-pub use self::annotated_call::{
-    Amount, AnnotatedCall, Awaited, CallLimit, CallPart, LimitGroup, amount, one_limit,
-    one_limit_once,
-};
+pub use self::annotated_call::{Amount, AnnotatedCall, Awaited, CallLimit, CallPart, amount};
 use self::site::count_call;
 pub use self::site::{Site, SiteName};
-use crate::algorithm::Charged;
+pub use self::tests::*;
 use crate::check::{
     AdmittedCall, AnyPart, CallFuture, Checker, Part, Permit, StartedCall, undecided,
 };
-pub use crate::key::{AnyHole, DisplayedValue, Format, Hole, Key, PlainValue, write_formatted};
+pub use crate::key::{Format, Key, write_formatted};
 use crate::key::{HashedKey, KeySecret, OwnedKey};
 pub use crate::limit::Lease;
-use crate::limit::{Access, Algorithm, Limit, Scope};
+use crate::limit::{Access, Limit, Scope};
 use crate::limiter::{RateLimiter, with_current};
 pub use crate::reply::FromRejection;
-use crate::reply::{Answer, BuildError, Decision, Rejection};
-#[cfg(feature = "redis")]
-pub use crate::store::redis::script_text;
-
-/// All algorithms, for tests.
-pub const ALGORITHMS: [Algorithm; Algorithm::RATES.len()] = Algorithm::RATES;
+use crate::reply::{BuildError, Decision, Rejection};
 
 /// Starts the check of a call; `None` if it is admitted already, so that its function polls nothing
 /// (`benches/all -- attribute`).
 #[inline]
-pub fn check<const N: usize>(call: &impl AnnotatedCall<N>) -> Option<Awaited<(), N>> {
+#[must_use]
+pub fn check<const N: usize>(call: &AnnotatedCall<'_, N>) -> Option<Awaited<(), N>> {
     let check = |limiter: &RateLimiter| call.check(limiter.checker());
     let check = with_limiter(call, check, |error| undecided_call(call, error).into());
     let open = check.unless_admitted();
     if open.is_none() {
-        count_call(&call.sites(), None);
+        count_call(&call.sites, None);
     }
-    open.map(|open| Awaited { call: open, sites: call.sites() })
+    open.map(|open| Awaited { call: open, sites: call.sites })
 }
 
 /// Checks a call of a function that is not async.
@@ -52,17 +45,17 @@ pub fn check<const N: usize>(call: &impl AnnotatedCall<N>) -> Option<Awaited<(),
 /// # Errors
 ///
 /// The rejection of the call.
-pub fn check_blocking<const N: usize>(call: &impl AnnotatedCall<N>) -> Result<(), Rejection> {
-    blocking(call, |checker| call.check(checker).into_call()).map(drop::<Decision>)
+pub fn check_blocking<const N: usize>(call: &AnnotatedCall<'_, N>) -> Result<(), Rejection> {
+    blocking(call, |checker| call.check(checker).0).map(drop::<Decision>)
 }
 
 /// Starts a call whose charges are corrected.
-pub fn acquire<const N: usize>(call: &impl AnnotatedCall<N>) -> Awaited<[Permit; N], N> {
+pub fn acquire<const N: usize>(call: &AnnotatedCall<'_, N>) -> Awaited<[Permit; N], N> {
     let acquire = |limiter: &RateLimiter| acquire_parts(call, limiter.checker());
     let started = with_limiter(call, acquire, |error| {
         StartedCall::decided(undecided_call(call, error).map(AdmittedCall::from)).map(From::from)
     });
-    Awaited { call: started, sites: call.sites() }
+    Awaited { call: started, sites: call.sites }
 }
 
 /// Checks a call of a function that is not async, whose charges are corrected.
@@ -71,21 +64,21 @@ pub fn acquire<const N: usize>(call: &impl AnnotatedCall<N>) -> Awaited<[Permit;
 ///
 /// The rejection of the call.
 pub fn acquire_blocking<const N: usize>(
-    call: &impl AnnotatedCall<N>,
+    call: &AnnotatedCall<'_, N>,
 ) -> Result<[Permit; N], Rejection> {
     blocking(call, |checker| acquire_parts(call, checker))
 }
 
 fn acquire_parts<const N: usize>(
-    call: &impl AnnotatedCall<N>,
+    call: &AnnotatedCall<'_, N>,
     checker: &Checker,
 ) -> CallFuture<[Permit; N]> {
-    checker.start_all(&call.parts(), true).map(<[Permit; N]>::from)
+    checker.start_all(&call.parts, true).map(<[Permit; N]>::from)
 }
 
 /// Blocks this thread until the call that `start` starts is decided.
 fn blocking<const N: usize, T>(
-    call: &impl AnnotatedCall<N>,
+    call: &AnnotatedCall<'_, N>,
     start: impl FnOnce(&Checker) -> CallFuture<T>,
 ) -> Result<T, Rejection>
 where
@@ -93,31 +86,28 @@ where
 {
     let decided = |limiter: &RateLimiter| {
         let checker = limiter.checker();
-        start(checker).blocking(&checker.backend, || first_of(call).limit.label())
+        start(checker).blocking(&checker.backend, || *first_of(call).limit)
     };
     let result = with_limiter(call, decided, |error| {
         undecided_call(call, error).map(|decision| AdmittedCall::from(decision).into())
     });
-    count_call(&call.sites(), result.as_ref().err());
+    count_call(&call.sites, result.as_ref().err());
     result
 }
 
 /// Calls `act` with the limiter that decides a call, or `failed` if it cannot be built.
 #[inline]
 fn with_limiter<const N: usize, R>(
-    call: &impl AnnotatedCall<N>,
+    call: &AnnotatedCall<'_, N>,
     act: impl FnOnce(&RateLimiter) -> R,
     failed: impl FnOnce(BuildError) -> R,
 ) -> R {
-    match call.limiter() {
-        Some(limiter) => act(limiter),
-        None => with_current(|| first_of(call).limit.policy().scope, act, failed),
-    }
+    with_current(call.limiter, || first_of(call).limit.policy().scope, act, failed)
 }
 
 /// Returns the decision of a call for which no limiter can be built.
 fn undecided_call<const N: usize>(
-    call: &impl AnnotatedCall<N>,
+    call: &AnnotatedCall<'_, N>,
     error: BuildError,
 ) -> Result<Decision, Rejection> {
     match first_of(call) {
@@ -127,19 +117,16 @@ fn undecided_call<const N: usize>(
 }
 
 /// Returns the first part whose limit does not admit every call, or else the first part.
-fn first_of<const N: usize>(call: &impl AnnotatedCall<N>) -> AnyPart<'_> {
-    let parts = call.parts();
-    *parts.iter().find(|part| part.access != Access::Unlimited).unwrap_or(&parts[0])
+fn first_of<'a, const N: usize>(call: &AnnotatedCall<'a, N>) -> AnyPart<'a> {
+    let is_limited = |part: &&AnyPart<'_>| part.access != Access::Unlimited;
+    *call.parts.iter().find(is_limited).unwrap_or(&call.parts[0])
 }
 
 /// Returns the hash of a key under the secret of the limiter that decides the call.
 pub fn hashed(limiter: Option<&RateLimiter>, key: &(impl Key + ?Sized)) -> HashedKey {
     let hash = |limiter: &RateLimiter| limiter.checker().backend.settings.key_secret.hash(key);
-    match limiter {
-        Some(limiter) => hash(limiter),
-        // The call itself says why no limiter can be built.
-        None => with_current(|| Scope::Process, hash, |_| KeySecret::random().hash(key)),
-    }
+    // The call itself says why no limiter can be built.
+    with_current(limiter, || Scope::Process, hash, |_| KeySecret::random().hash(key))
 }
 
 /// Calls the body of a function. The bound makes a closure that may return what it owns.
@@ -200,55 +187,6 @@ pub fn split_for_block(mut permit: Permit) -> (Permit, Permit) {
 #[must_use]
 pub fn owned_key(key: &dyn Key) -> OwnedKey {
     OwnedKey::of(key)
-}
-
-/// Gives back `cost` units that were charged at `at`, in microseconds since the epoch, and never used.
-pub fn return_units(
-    limiter: &RateLimiter,
-    limit: &Limit,
-    key: impl Key,
-    cost: u64,
-    at: u64,
-) -> Answer<Decision> {
-    let (backend, policy) = (Arc::clone(&limiter.checker().backend), limit.policy());
-    let charge = backend.count(limit, &key, cost).address(&backend);
-    let (capacity, source) = (charge.terms.capacity, backend.source());
-    let returned = backend.give_back(policy.scope, source, charge, Charged::At(at));
-    returned.map(move |outcome| Decision::new(capacity, &outcome, source))
-}
-
-/// Returns whether the lines of waiting calls would do nothing before the clock of the limiter moves.
-#[must_use]
-pub fn lines_are_idle(limiter: &RateLimiter) -> bool {
-    limiter.checker().waiting.is_idle()
-}
-
-/// Returns whether no decision of the shared store is under way.
-#[must_use]
-pub fn store_is_idle(limiter: &RateLimiter) -> bool {
-    match &limiter.checker().backend.shared {
-        Some(store) => store.is_idle(),
-        None => true,
-    }
-}
-
-/// Returns the number of counts for which calls wait, or for which units of waiting calls are held.
-#[must_use]
-pub fn lines(limiter: &RateLimiter) -> usize {
-    limiter.checker().waiting.lines()
-}
-
-/// Returns whether no lease has ended whose units the limiter still keeps, or is giving back.
-#[must_use]
-pub fn leases_are_idle(limiter: &RateLimiter) -> bool {
-    let Checker { leases, backend, .. } = limiter.checker();
-    leases.is_idle() && backend.owner.as_ref().is_none_or(|owner| owner.is_flushed())
-}
-
-/// Returns the limit under which leases of `limit` are charged, and their lifetime in microseconds.
-#[must_use]
-pub fn leased(limit: &Limit) -> (Limit, u64) {
-    (limit.counted_as_lease(), limit.terms().lease_us())
 }
 
 /// Returns a key of a group. Its type is hidden, so a value that is no key is one error, at the key.
@@ -335,34 +273,8 @@ pub const fn micros(micros: u64) -> Duration {
     Duration::from_micros(micros)
 }
 
-/// A value of the argument `limiter`.
-#[diagnostic::on_unimplemented(
-    message = "`limiter` is a `RateLimiter`, or a reference to one, not `{Self}`",
-    label = "not a `RateLimiter`"
-)]
-pub trait LimiterValue {
-    fn limiter(&self) -> &RateLimiter;
-}
-
-impl LimiterValue for RateLimiter {
-    fn limiter(&self) -> &RateLimiter {
-        self
-    }
-}
-
-impl<T: LimiterValue + ?Sized> LimiterValue for &T {
-    fn limiter(&self) -> &RateLimiter {
-        (**self).limiter()
-    }
-}
-
-impl<T: LimiterValue + ?Sized> LimiterValue for Arc<T> {
-    fn limiter(&self) -> &RateLimiter {
-        (**self).limiter()
-    }
-}
-
-/// Returns the limiter that an attribute names.
-pub fn limiter<T: LimiterValue + ?Sized>(value: &T) -> &RateLimiter {
-    value.limiter()
+/// Returns the limiter that an attribute names. Coercion takes what dereferences to one, such as an `Arc`.
+#[must_use]
+pub fn limiter(limiter: &RateLimiter) -> &RateLimiter {
+    limiter
 }

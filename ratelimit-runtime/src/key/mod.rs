@@ -20,14 +20,12 @@ use std::sync::Arc;
 
 pub use self::client::Client;
 pub(crate) use self::fingerprint::{KeyId, Secret};
-pub use self::format::{AnyHole, DisplayedValue, Format, Hole, PlainValue, write_formatted};
+pub use self::format::{Format, write_formatted};
 pub use self::hashed::{HashedKey, KeySecret};
-#[cfg(feature = "redis")]
 pub(crate) use self::owned::shown;
 pub use self::owned::{OwnedKey, ParseKeyError};
 pub use self::writer::KeyWriter;
 pub(crate) use self::writer::lacks_secret;
-#[cfg(any(feature = "redis", test))]
 pub(crate) use self::writer::put_count_name;
 
 /// A value that a limit counts separately from other values: a user, an address, a tenant, or a tuple of these.

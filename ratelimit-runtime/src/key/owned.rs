@@ -7,9 +7,9 @@
 use std::fmt;
 use std::str::FromStr;
 
-#[cfg(feature = "tower")]
-use super::writer::written;
-use super::writer::{KeyText, NO_KEY, escape, is_escaped, shorten, split, text_of, unescape};
+use super::writer::{
+    KeyText, NO_KEY, escape, is_escaped, shorten, split, text_of, unescape, written,
+};
 use super::{Key, KeyWriter};
 use crate::printing::{debug_by_name, error_of_text};
 
@@ -29,7 +29,6 @@ impl OwnedKey {
 
     /// Returns a copy of `key`, and whether the key [lacks a secret](super::lacks_secret), which the copy does not
     /// know.
-    #[cfg(feature = "tower")]
     pub(crate) fn and_secret_of(key: &dyn Key) -> (Self, bool) {
         let (text, lacks_secret) = written(key);
         (Self(text.as_slice().into()), lacks_secret)

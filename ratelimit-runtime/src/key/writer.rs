@@ -33,7 +33,6 @@ use siphasher::sip128::{Hasher128, SipHasher13};
 use smallvec::SmallVec;
 
 use super::Key;
-#[cfg(any(feature = "redis", test))]
 use crate::limit::Terms;
 use crate::printing::debug_by_name;
 
@@ -55,7 +54,6 @@ enum KeyOutput<'a> {
 
 /// Appends the name of a count: the algorithm, the period, the align, the name of the limit, and the key. The period
 /// and the align are in the name, because a window that has ended under one period can still be open under another.
-#[cfg(any(feature = "redis", test))]
 pub(crate) fn put_count_name(out: &mut Vec<u8>, terms: &Terms, key: &(impl Key + ?Sized)) {
     out.extend_from_slice(terms.identity.algorithm.as_str().as_bytes());
     out.push(b':');
@@ -72,7 +70,7 @@ pub(crate) fn put_count_name(out: &mut Vec<u8>, terms: &Terms, key: &(impl Key +
         out.extend_from_slice(align.in_count_name().as_bytes());
     }
     // The colons of the name are structure, and all else is escaped.
-    for part in terms.identity.name.as_str().split(':') {
+    for part in terms.identity.name.split(':') {
         out.push(b':');
         put_escaped(part.as_bytes(), |bytes| out.extend_from_slice(bytes));
     }

@@ -28,6 +28,9 @@ const MAX_ENTRIES: usize = 1024;
 
 type LeaseEntries = HashMap<KeyId, LeaseEntry>;
 
+/// The lease of a count, and the calls that wait for it.
+type LeaseEntry = LeaseState<oneshot::Sender<LeaseReply>>;
+
 pub(super) struct LeaseLedger {
     shards: Box<[Mutex<OwnValue<LeaseEntries>>]>,
     /// Whether no more units are leased.
@@ -85,18 +88,18 @@ impl LeaseLedger {
         now: u64,
     ) -> Option<(Outcome, u64)> {
         let mut shard = self.shard(key_id);
-        let entry = shard.get_mut(&key_id).filter(|entry| entry.state.waiters.is_empty())?;
+        let entry = shard.get_mut(&key_id).filter(|entry| entry.waiters.is_empty())?;
         if entry.target.terms != *terms {
             return None;
         }
-        Some((entry.state.take(&entry.target, cost, now)?, entry.target.capacity()))
+        Some((entry.take(cost, now)?, entry.target.capacity()))
     }
 
     /// Returns the number of units that calls with these terms can spend.
     pub(super) fn spendable(&self, key_id: KeyId, terms: &Terms, now: u64) -> u64 {
         let shard = self.shard(key_id);
         let entry = shard.get(&key_id).filter(|entry| entry.target.terms == *terms);
-        entry.map_or(0, |entry| entry.state.held.spendable(now))
+        entry.map_or(0, |entry| entry.held.spendable(now))
     }
 
     /// Returns whether a count is leased for calls with these terms; `None` if its lease has ended, or if it has none.
@@ -106,8 +109,8 @@ impl LeaseLedger {
             return Some(false);
         }
         let entry = shard.get(&key_id)?;
-        let is_in_use = entry.is_fetching || entry.state.next_end(&entry.target, now).is_some();
-        is_in_use.then_some(!entry.state.is_paused(now) && entry.can_turn_to(terms))
+        let is_in_use = entry.is_fetching || entry.next_end(now).is_some();
+        is_in_use.then_some(!entry.is_paused(now) && entry.can_turn_to(terms))
     }
 
     /// The caller has locked a shard. A shutdown sets the flag before it locks each shard to take the units, so no
@@ -128,15 +131,15 @@ impl LeaseLedger {
         if self.cannot_lease(&shard, key_id) {
             return None;
         }
-        let entry = shard.entry(key_id).or_insert_with(|| LeaseEntry::new(Arc::clone(target)));
-        if entry.state.is_paused(now) || !entry.can_turn_to(&target.terms) {
+        let entry = shard.entry(key_id).or_insert_with(|| LeaseEntry::new(target));
+        if entry.is_paused(now) || !entry.can_turn_to(&target.terms) {
             return None;
         }
         if entry.target.terms != target.terms {
-            *entry = LeaseEntry::new(Arc::clone(target));
+            *entry = LeaseEntry::new(target);
         }
         let (reply_to, reply) = oneshot::channel();
-        let arrival = entry.state.wait(target.charge.cost, reply_to);
+        let arrival = entry.wait(target.charge.cost, reply_to);
         let fetch = (!mem::replace(&mut entry.is_fetching, true)).then(begin);
         Some(LeaseWait { reply, arrival, fetch })
     }
@@ -144,25 +147,23 @@ impl LeaseLedger {
     /// Returns whether a call still waits, and the pending request does not include it.
     pub(super) fn is_not_included(&self, key_id: KeyId, arrival: u64) -> bool {
         let shard = self.shard(key_id);
-        shard.get(&key_id).is_some_and(|entry| entry.state.is_not_included(arrival))
+        shard.get(&key_id).is_some_and(|entry| entry.is_not_included(arrival))
     }
 
     /// Records the reply to the last request, serves waiters from the units that the process holds, and prepares the
     /// next request.
     pub(super) fn step(&self, key_id: KeyId, answer: Option<LeaseAnswer>, now: u64) -> LeaseStep {
         let mut shard = self.shard(key_id);
-        let Some(LeaseEntry { target, state, is_fetching }) = shard.get_mut(&key_id) else {
-            return LeaseStep::default();
-        };
+        let Some(entry) = shard.get_mut(&key_id) else { return LeaseStep::default() };
         let (mut deliveries, excess) = match answer {
             Some(LeaseAnswer { units, requested, result }) => {
-                state.replied(target, units, requested, now, result)
+                entry.replied(units, requested, now, result)
             }
             None => (Vec::new(), None),
         };
-        deliveries.extend(state.serve(target, now));
-        let request = state.request(target, now);
-        *is_fetching = request.is_some();
+        deliveries.extend(entry.serve(now));
+        let request = entry.request(now);
+        entry.is_fetching = request.is_some();
         LeaseStep { deliveries, excess, request }
     }
 
@@ -171,7 +172,7 @@ impl LeaseLedger {
         let mut shard = self.shard(key_id);
         let Some(entry) = shard.get_mut(&key_id) else { return };
         entry.is_fetching = false;
-        let waiting = entry.state.abandon();
+        let waiting = entry.abandon();
         drop(shard);
         drop(waiting);
     }
@@ -181,14 +182,14 @@ impl LeaseLedger {
     pub(super) fn put_back(&self, key_id: KeyId, unspent: UnspentUnits) -> Option<UnspentUnits> {
         let mut shard = self.shard(key_id);
         let entry = shard.get_mut(&key_id).filter(|_| !self.is_shut_down.load(SeqCst));
-        let kept = entry.map_or(0, |entry| entry.state.put_back(&entry.target, &unspent));
+        let kept = entry.map_or(0, |entry| entry.put_back(&unspent));
         UnspentUnits { units: unspent.units - kept, ..unspent }.some()
     }
 
     /// Discards the units of a count that was reset.
     pub(super) fn discard(&self, key_id: KeyId) {
         if let Some(entry) = self.shard(key_id).get_mut(&key_id) {
-            entry.state.discard(entry.is_fetching);
+            entry.discard();
         }
     }
 
@@ -200,19 +201,19 @@ impl LeaseLedger {
     /// Adds a lease without units.
     #[cfg(all(test, loom))]
     pub(super) fn insert(&self, key_id: KeyId, target: &Arc<LeaseTarget>) {
-        self.shard(key_id).insert(key_id, LeaseEntry::new(Arc::clone(target)));
+        self.shard(key_id).insert(key_id, LeaseEntry::new(target));
     }
 
     /// Takes the units that the process holds of a count.
     pub(super) fn take(&self, key_id: KeyId) -> Option<UnspentUnits> {
-        self.shard(key_id).get_mut(&key_id).and_then(LeaseEntry::take_unspent)
+        self.shard(key_id).get_mut(&key_id).and_then(LeaseState::take_unspent)
     }
 
     /// Takes all units that the process holds.
     pub(super) fn take_all(&self) -> Vec<UnspentUnits> {
         let take = |shard: &Mutex<OwnValue<LeaseEntries>>| {
             let mut shard = lock_own(shard);
-            shard.values_mut().filter_map(LeaseEntry::take_unspent).collect::<Vec<_>>()
+            shard.values_mut().filter_map(LeaseState::take_unspent).collect::<Vec<_>>()
         };
         self.shards.iter().flat_map(take).collect()
     }
@@ -223,7 +224,7 @@ impl LeaseLedger {
         let (mut expired, mut ends) = (Vec::new(), None);
         for shard in &self.shards {
             lock_own(shard).retain(|_, entry| {
-                let (unspent, next) = entry.state.look(&entry.target, entry.is_fetching, now);
+                let (unspent, next) = entry.look(now);
                 expired.extend(unspent);
                 ends = ends.into_iter().chain(next).min();
                 next.is_some()
@@ -234,22 +235,13 @@ impl LeaseLedger {
 
     /// Returns whether [`take_expired`](Self::take_expired) has nothing to do, and has done it.
     pub(super) fn is_idle(&self, now: u64) -> bool {
-        let is_idle =
-            |entry: &LeaseEntry| entry.is_fetching || entry.state.is_kept(&entry.target, now);
+        let is_idle = |entry: &LeaseEntry| entry.is_fetching || entry.is_kept(now);
         self.shards.iter().all(|shard| lock_own(shard).values().all(is_idle))
     }
 
     fn shard(&self, key_id: KeyId) -> MutexGuard<'_, OwnValue<LeaseEntries>> {
         lock_own(&self.shards[(key_id.bits() >> 122) as usize % SHARDS])
     }
-}
-
-struct LeaseEntry {
-    /// The count and the settings of the units that are held, and of the pending request.
-    pub(super) target: Arc<LeaseTarget>,
-    pub(super) state: LeaseState<oneshot::Sender<LeaseReply>>,
-    /// Whether a task requests leases for the waiters.
-    pub(super) is_fetching: bool,
 }
 
 impl LeaseCaller for oneshot::Sender<LeaseReply> {
@@ -259,18 +251,8 @@ impl LeaseCaller for oneshot::Sender<LeaseReply> {
 }
 
 impl LeaseEntry {
-    pub(super) fn new(target: Arc<LeaseTarget>) -> Self {
-        Self { target, state: LeaseState::default(), is_fetching: false }
-    }
-
-    /// Returns whether calls with these terms can use this lease or the next one: no units are held or requested for
-    /// calls with other terms.
+    /// Returns whether calls under `terms` can use this entry: other amounts wait until no units are held of these.
     fn can_turn_to(&self, terms: &Terms) -> bool {
-        self.target.terms == *terms || !self.is_fetching && self.state.held.units == 0
-    }
-
-    /// Takes all units that are held.
-    pub(super) fn take_unspent(&mut self) -> Option<UnspentUnits> {
-        self.state.take_unspent(&self.target)
+        self.target.terms == *terms || !self.is_fetching && self.held.units == 0
     }
 }

@@ -106,7 +106,7 @@ impl Leases {
         let (outcome, capacity) = self.ledger.spend(key_id, terms, cost, now)?;
         let decision = Decision::new(capacity, &outcome, Source::Lease);
         if report::is_recorded() {
-            report.end(&limit.label(), &Ok(decision));
+            report.end(limit, &Ok(decision));
         }
         Some(decision)
     }
@@ -206,12 +206,12 @@ impl Leases {
     }
 
     /// Gives back all units that this process holds. Calls lease no more.
-    pub(crate) async fn shut_down(&self) -> Result<(), StoreError> {
+    pub(crate) async fn shut_down(&self) {
         self.ledger.shut_down();
-        let held = self.return_all().await;
+        self.return_all();
         // The reply to a pending request can lease units, also after the ledger was shut down.
         self.pending.all_ended().await;
-        held.and(self.return_all().await)
+        self.return_all();
     }
 
     /// Returns whether all leases that have ended are removed, and their units are queued to go back; for tests.
@@ -228,16 +228,10 @@ impl Leases {
         self.backend.give_back(target.policy.scope, self.backend.source(), charge, charged)
     }
 
-    /// Gives back all units that this process holds. Returns the first error.
-    fn return_all(&self) -> impl Future<Output = Result<(), StoreError>> + Send + use<> {
-        let all = self.ledger.take_all().into_iter();
-        let returned: Vec<_> = all.map(|unspent| self.return_units(unspent)).collect();
-        async {
-            let mut result = Ok(());
-            for returned in returned {
-                result = result.and(returned.await.map(drop));
-            }
-            result
+    /// Gives back all units that this process holds.
+    fn return_all(&self) {
+        for unspent in self.ledger.take_all() {
+            drop(self.return_units(unspent));
         }
     }
 
@@ -262,7 +256,7 @@ impl Leases {
 /// Gives back all units when the last clone of the limiter is dropped.
 impl Drop for Leases {
     fn drop(&mut self) {
-        drop(self.return_all());
+        self.return_all();
         self.changed().notify_one();
     }
 }

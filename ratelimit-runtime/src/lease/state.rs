@@ -23,6 +23,10 @@ const LEAST_SPENT: u64 = 4;
 /// call.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct LeaseState<C> {
+    /// The count. The charge costs what the call costs that came first.
+    pub(super) target: Arc<LeaseTarget>,
+    /// Whether a task requests units.
+    pub(super) is_fetching: bool,
     pub(super) held: HeldUnits,
     pub(super) share: Share,
     pub(super) waiters: VecDeque<LeaseWaiter<C>>,
@@ -50,33 +54,34 @@ pub(super) trait LeaseCaller {
     fn is_present(&self) -> bool;
 }
 
-impl<C> Default for LeaseState<C> {
-    fn default() -> Self {
+impl<C: LeaseCaller> LeaseState<C> {
+    pub(super) fn new(target: &Arc<LeaseTarget>) -> Self {
+        let (held, share, waiters) = Default::default();
         Self {
-            held: HeldUnits::default(),
-            share: Share::default(),
-            waiters: VecDeque::new(),
+            target: Arc::clone(target),
+            is_fetching: false,
+            held,
+            share,
+            waiters,
             arrivals: 0,
             included: 0,
             reset: false,
             paused: 0,
         }
     }
-}
 
-impl<C: LeaseCaller> LeaseState<C> {
     pub(super) fn is_paused(&self, now: u64) -> bool {
         now < self.paused
     }
 
     /// Spends `cost` units if the process holds as many. Returns the outcome for the call.
     #[inline]
-    pub(super) fn take(&mut self, target: &LeaseTarget, cost: u64, now: u64) -> Option<Outcome> {
+    pub(super) fn take(&mut self, cost: u64, now: u64) -> Option<Outcome> {
         if cost > self.held.spendable(now) {
             return None;
         }
         self.held.spend(cost);
-        Some(self.outcome(target, now))
+        Some(self.outcome(now))
     }
 
     /// Adds a call to the waiters. Returns its number.
@@ -92,9 +97,9 @@ impl<C: LeaseCaller> LeaseState<C> {
     }
 
     /// Serves waiters from the units that the process holds.
-    pub(super) fn serve(&mut self, target: &Arc<LeaseTarget>, now: u64) -> Vec<Delivery<C>> {
+    pub(super) fn serve(&mut self, now: u64) -> Vec<Delivery<C>> {
         let spendable = self.held.spendable(now);
-        self.serve_first(usize::MAX, spendable, Source::Lease, target, now)
+        self.serve_first(usize::MAX, spendable, Source::Lease, now)
     }
 
     /// Serves at most `most` waiters from `spendable` of the held units. `source` decides the first of them.
@@ -103,7 +108,6 @@ impl<C: LeaseCaller> LeaseState<C> {
         most: usize,
         mut spendable: u64,
         mut source: Source,
-        target: &Arc<LeaseTarget>,
         now: u64,
     ) -> Vec<Delivery<C>> {
         let mut deliveries = Vec::new();
@@ -121,9 +125,9 @@ impl<C: LeaseCaller> LeaseState<C> {
             let HeldUnits { at, place, .. } = self.held;
             deliveries.push(Delivery {
                 to: first.caller,
-                reply: Some(Ok(Reply::one(self.outcome(target, now), source))),
+                reply: Some(Ok(Reply::one(self.outcome(now), source))),
                 units: Some(UnspentUnits {
-                    target: Arc::clone(target),
+                    target: Arc::clone(&self.target),
                     units: first.cost,
                     at,
                     place,
@@ -136,37 +140,34 @@ impl<C: LeaseCaller> LeaseState<C> {
 
     /// Prepares the next lease: the units that the waiters need; or, if that is more and allowed, twice what was spent
     /// of the last lease, or just that if the last lease has ended.
-    pub(super) fn request(&mut self, target: &Arc<LeaseTarget>, now: u64) -> Option<LeaseRequest> {
+    pub(super) fn request(&mut self, now: u64) -> Option<LeaseRequest> {
         let first = self.waiters.front()?.cost;
         let spent = self.held.spent;
-        let most = target.max_units.min(self.share.most);
+        let most = self.target.max_units.min(self.share.most);
         let ahead = if now < self.held.until { spent.saturating_mul(2) } else { spent }.min(most);
         let needed = self.waiters.iter().filter(|waiter| waiter.caller.is_present());
         let needed = needed.fold(0_u64, |sum, waiter| sum.saturating_add(waiter.cost));
-        let units = needed.max(ahead).min(target.capacity()).max(first);
+        let units = needed.max(ahead).min(self.target.capacity()).max(first);
         self.included = self.waiters.len();
         // A reset before this request does not affect the units that it will charge.
         self.reset = false;
-        let unspent = self.take_unspent(target);
+        let unspent = self.take_unspent();
         self.held.forget();
-        Some(LeaseRequest { target: Arc::clone(target), units, unspent })
+        Some(LeaseRequest { target: Arc::clone(&self.target), units, unspent })
     }
 
     /// Records the reply to a request for `units` units, which was sent at the time `requested`. Also returns the units
     /// that the process must not keep.
     pub(super) fn replied(
         &mut self,
-        target: &Arc<LeaseTarget>,
         units: u64,
         requested: u64,
         now: u64,
         result: Result<Reply, StoreError>,
     ) -> (Vec<Delivery<C>>, Option<UnspentUnits>) {
         match result {
-            Ok(reply) if reply.is_allowed() => {
-                self.charged(target, units, requested, now, reply.first())
-            }
-            Ok(rejection) => (self.rejected(target, units, now, &rejection), None),
+            Ok(reply) if reply.is_allowed() => self.charged(units, requested, now, reply.first()),
+            Ok(rejection) => (self.rejected(units, now, &rejection), None),
             Err(error) => {
                 let failed = |waiter: LeaseWaiter<C>| waiter.reply(Some(Err(error.clone())));
                 (self.waiters.drain(..).map(failed).collect(), None)
@@ -178,22 +179,21 @@ impl<C: LeaseCaller> LeaseState<C> {
     /// rest.
     fn charged(
         &mut self,
-        target: &Arc<LeaseTarget>,
         units: u64,
         requested: u64,
         now: u64,
         outcome: Outcome,
     ) -> (Vec<Delivery<C>>, Option<UnspentUnits>) {
-        let lasts = match target.terms.identity.algorithm {
-            Algorithm::Fixed => target.lifetime().min(outcome.reset_us),
+        let lasts = match self.target.terms.identity.algorithm {
+            Algorithm::Fixed => self.target.lifetime().min(outcome.reset_us),
             Algorithm::Sliding
             | Algorithm::SlidingCounter
             | Algorithm::TokenBucket
             | Algorithm::LeakyBucket
-            | Algorithm::InFlight => target.lifetime(),
+            | Algorithm::InFlight => self.target.lifetime(),
         };
-        self.share.update(&target.charge.terms, units, &outcome);
-        let place = outcome.charged_at(&target.charge.terms);
+        self.share.update(&self.target.charge.terms, units, &outcome);
+        let place = outcome.charged_at(&self.target.charge.terms);
         self.held = HeldUnits {
             units,
             spent: 0,
@@ -207,8 +207,8 @@ impl<C: LeaseCaller> LeaseState<C> {
         };
         // The store has admitted these calls, so they spend units also after the lifetime of the lease.
         let included = mem::take(&mut self.included);
-        let deliveries = self.serve_first(included, units, Source::Redis, target, now);
-        let kept = if now < self.held.until { target.max_units } else { 0 };
+        let deliveries = self.serve_first(included, units, Source::Redis, now);
+        let kept = if now < self.held.until { self.target.max_units } else { 0 };
         let excess = self.held.units.saturating_sub(kept);
         self.held.units -= excess;
         if mem::take(&mut self.reset) {
@@ -216,22 +216,16 @@ impl<C: LeaseCaller> LeaseState<C> {
             self.held.forget();
             return (deliveries, None);
         }
-        let target = Arc::clone(target);
+        let target = Arc::clone(&self.target);
         let excess = UnspentUnits { target, units: excess, at: outcome.clock, place }.some();
         (deliveries, excess)
     }
 
     /// Records that the store has rejected a lease of `units` units. The rejection is also the reply to each waiter of
     /// that cost which the request included. For the lifetime of a lease, the count is not leased.
-    fn rejected(
-        &mut self,
-        target: &LeaseTarget,
-        units: u64,
-        now: u64,
-        rejection: &Reply,
-    ) -> Vec<Delivery<C>> {
+    fn rejected(&mut self, units: u64, now: u64, rejection: &Reply) -> Vec<Delivery<C>> {
         self.reset = false;
-        self.paused = now + target.lifetime();
+        self.paused = now + self.target.lifetime();
         let included = mem::take(&mut self.included);
         let delivery = |(index, waiter): (usize, LeaseWaiter<C>)| {
             let is_reply = index < included && waiter.cost == units;
@@ -247,67 +241,62 @@ impl<C: LeaseCaller> LeaseState<C> {
 
     /// Takes back units that a waiter did not spend, if they are of the same charge as the units that the process holds
     /// now, and as many as it may hold. Returns how many.
-    pub(super) fn put_back(&mut self, target: &LeaseTarget, unspent: &UnspentUnits) -> u64 {
+    pub(super) fn put_back(&mut self, unspent: &UnspentUnits) -> u64 {
         let UnspentUnits { target: charged, units, at, .. } = unspent;
-        if self.held.at != *at || *at == 0 || target.terms != charged.terms {
+        if self.held.at != *at || *at == 0 || self.target.terms != charged.terms {
             return 0;
         }
-        let kept = (*units).min(target.max_units.saturating_sub(self.held.units));
+        let kept = (*units).min(self.target.max_units.saturating_sub(self.held.units));
         self.held.units += kept;
         self.held.spent = self.held.spent.saturating_sub(*units);
         kept
     }
 
     /// Discards the units of a count that was reset.
-    pub(super) fn discard(&mut self, is_fetching: bool) {
+    pub(super) fn discard(&mut self) {
         self.held.forget();
-        (self.reset, self.paused) = (is_fetching, 0);
+        (self.reset, self.paused) = (self.is_fetching, 0);
     }
 
     /// Takes all units that are held. The lease still knows the spent units.
-    pub(super) fn take_unspent(&mut self, target: &Arc<LeaseTarget>) -> Option<UnspentUnits> {
+    pub(super) fn take_unspent(&mut self) -> Option<UnspentUnits> {
         let HeldUnits { units, at, place, .. } = self.held;
         (self.held.units, self.held.at) = (0, 0);
-        (UnspentUnits { target: Arc::clone(target), units, at, place }).some()
+        (UnspentUnits { target: Arc::clone(&self.target), units, at, place }).some()
     }
 
     /// Takes the units of a lease that has ended. Also returns the time of the next look, at which the process still
     /// knows the lease.
-    pub(super) fn look(
-        &mut self,
-        target: &Arc<LeaseTarget>,
-        is_fetching: bool,
-        now: u64,
-    ) -> (Option<UnspentUnits>, Option<u64>) {
-        if is_fetching {
-            return (None, Some(now + target.lifetime()));
+    pub(super) fn look(&mut self, now: u64) -> (Option<UnspentUnits>, Option<u64>) {
+        if self.is_fetching {
+            return (None, Some(now + self.target.lifetime()));
         }
-        let expired = if self.held.until <= now { self.take_unspent(target) } else { None };
-        (expired, self.next_end(target, now))
+        let expired = if self.held.until <= now { self.take_unspent() } else { None };
+        (expired, self.next_end(now))
     }
 
     /// Returns the next time after `now` at which the units must go back, or at which the process forgets this lease:
     /// if a number of units was spent, one lifetime after its end.
-    pub(super) fn next_end(&self, target: &LeaseTarget, now: u64) -> Option<u64> {
+    pub(super) fn next_end(&self, now: u64) -> Option<u64> {
         let until = self.held.until;
         let is_busy = self.held.spent >= LEAST_SPENT;
-        let forgotten = if is_busy { until + target.lifetime() } else { until };
+        let forgotten = if is_busy { until + self.target.lifetime() } else { until };
         [until, forgotten.max(self.paused)].into_iter().find(|end| *end > now)
     }
 
     /// Returns whether the units of an ended lease are taken, and the lease is not to be forgotten at `now`.
-    pub(super) fn is_kept(&self, target: &LeaseTarget, now: u64) -> bool {
+    pub(super) fn is_kept(&self, now: u64) -> bool {
         let has_ended = self.held.until <= now && self.held.units > 0;
-        self.next_end(target, now).is_some() && !has_ended
+        self.next_end(now).is_some() && !has_ended
     }
 
     /// Returns the outcome for a call that has spent units.
-    fn outcome(&self, target: &LeaseTarget, now: u64) -> Outcome {
+    fn outcome(&self, now: u64) -> Outcome {
         let HeldUnits { units, at: clock, requested, remaining, reset_us, .. } = self.held;
         Outcome {
             clock,
             verdict: Verdict::Admitted,
-            remaining: remaining.saturating_add(units).min(target.capacity()),
+            remaining: remaining.saturating_add(units).min(self.target.capacity()),
             retry_us: 0,
             reset_us: reset_us.saturating_sub(now.saturating_sub(requested)),
         }
@@ -391,6 +380,7 @@ fn returned(terms: &Terms, left: u64, elapsed: u64) -> u64 {
 }
 
 /// The count of a lease, and the settings of its limit.
+#[derive(Debug, PartialEq, Eq, Hash)]
 pub(crate) struct LeaseTarget {
     /// The charge of the call that created this target, under the terms of the lease. Other calls do not use its
     /// cost.

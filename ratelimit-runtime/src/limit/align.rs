@@ -2,10 +2,9 @@
 
 use std::fmt;
 
-#[cfg(feature = "calendar")]
-use self::zones::Zone;
-use super::LimitError;
+use super::{LimitError, valid};
 use crate::text::duration::CALENDAR;
+use crate::text::offset::ZONES;
 
 /// A unit of the calendar: the period of a `Limit::calendar`, with feature `calendar`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -52,7 +51,6 @@ pub struct Align {
 enum Midnight {
     /// At so many minutes ahead of UTC.
     Offset(i16),
-    #[cfg(feature = "calendar")]
     In(Zone),
 }
 
@@ -80,7 +78,6 @@ impl Align {
     pub const fn get_offset_minutes(self) -> Option<i32> {
         match self.midnight {
             Midnight::Offset(minutes) => Some(minutes as i32),
-            #[cfg(feature = "calendar")]
             Midnight::In(_) => None,
         }
     }
@@ -99,7 +96,6 @@ impl Align {
     }
 
     /// Returns this align for months that begin on their first day.
-    #[cfg(feature = "serde")]
     pub(super) const fn on_first_day(self) -> Self {
         Self { day: 1, ..self }
     }
@@ -113,21 +109,18 @@ impl Align {
         let midnight = match self.midnight {
             // Offsets are at least -14:00.
             Midnight::Offset(minutes) => (minutes + 14 * 60 + 1) as u128,
-            #[cfg(feature = "calendar")]
-            Midnight::In(zone) => 2_048 + zone.bits(),
+            Midnight::In(zone) => 2_048 + zone.0 as u128,
         };
         midnight | (self.day as u128) << 16
     }
 
     /// Returns the align in the name of a count: `+0800`, `@Europe/Berlin`, `+0000.15`.
-    #[cfg(any(feature = "redis", test))]
     pub(crate) fn in_count_name(self) -> String {
         let midnight = match self.midnight {
             Midnight::Offset(minutes) => {
                 let (sign, ahead) = (if minutes < 0 { '-' } else { '+' }, minutes.abs());
                 format!("{sign}{:02}{:02}", ahead / 60, ahead % 60)
             }
-            #[cfg(feature = "calendar")]
             Midnight::In(zone) => format!("@{}", zone.name()),
         };
         if self.day == 1 { midnight } else { format!("{midnight}.{}", self.day) }
@@ -143,7 +136,6 @@ impl fmt::Display for Align {
                 let (sign, ahead) = (if minutes < 0 { '-' } else { '+' }, minutes.abs());
                 write!(f, "{sign}{:02}:{:02}", ahead / 60, ahead % 60)?;
             }
-            #[cfg(feature = "calendar")]
             Midnight::In(zone) => f.write_str(zone.name())?,
         }
         if self.day == 1 { Ok(()) } else { write!(f, " {}", self.day) }
@@ -156,11 +148,93 @@ impl fmt::Debug for Align {
     }
 }
 
-/// The error of a unit of the calendar or of a zone in a text, in a build without the feature.
+/// A zone of the time zone database: the position of its name in [`ZONES`].
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct Zone(u16);
+
+impl Zone {
+    const fn find(name: &str) -> Option<Self> {
+        let (zones, name) = (ZONES.as_bytes(), name.as_bytes());
+        let mut start = 0;
+        while start < zones.len() {
+            let (mut length, mut is_same) = (0, true);
+            while zones[start + length] != b'\n' {
+                is_same &= length < name.len() && zones[start + length] == name[length];
+                length += 1;
+            }
+            if is_same && length == name.len() {
+                return Some(Self(start as u16));
+            }
+            start += length + 1;
+        }
+        None
+    }
+
+    fn name(self) -> &'static str {
+        ZONES[usize::from(self.0)..].lines().next().unwrap_or_default()
+    }
+}
+
+impl Align {
+    /// Windows start at midnight in a time zone, by its name in the time zone database, such as `Europe/Berlin`.
+    /// Their periods are days, weeks, or units of the calendar. A day has 23 to 25 hours where clocks change.
+    ///
+    /// The database is a part of this library. Where two releases of it disagree about a change of clocks, each
+    /// process begins windows by its own: a key can use one more window at that change.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use ratelimit_runtime::{Align, Calendar, Limit};
+    ///
+    /// const DAY: Duration = Duration::from_secs(86_400);
+    /// const DAILY: Limit = Limit::fixed("daily", 100, DAY).align(Align::zone("Europe/Berlin"));
+    /// const BILLED: Limit = Limit::calendar("billed", 10_000, Calendar::Month)
+    ///     .align(Align::zone("America/New_York").day(15));
+    /// ```
+    ///
+    /// # Panics
+    ///
+    /// On a name that is not in the database; in a `const` that is a compile error.
+    #[must_use]
+    #[track_caller]
+    pub const fn zone(name: &str) -> Self {
+        valid(Self::try_zone(name))
+    }
+
+    /// Returns the align of a time zone whose name is known only at run time.
+    ///
+    /// # Errors
+    ///
+    /// On a name that is not in the database; without the feature `calendar`.
+    pub const fn try_zone(name: &str) -> Result<Self, LimitError> {
+        match Zone::find(name) {
+            _ if !cfg!(feature = "calendar") => Err(LimitError::NO_CALENDAR),
+            Some(zone) => Ok(Self { midnight: Midnight::In(zone), day: 1 }),
+            None => Err(LimitError(
+                "this time zone is not in the time zone database: write a name such as `Europe/Berlin`",
+            )),
+        }
+    }
+
+    /// Lets months begin on this day: the billing day. In a month without it, on the last day of the month.
+    ///
+    /// # Panics
+    ///
+    /// Unless `day` is one of 1 to 31; in a `const` that is a compile error.
+    #[must_use]
+    #[track_caller]
+    pub const fn day(self, day: u8) -> Self {
+        valid(self.try_day(day))
+    }
+}
+
 #[cfg(not(feature = "calendar"))]
-pub(super) const NO_CALENDAR: LimitError = LimitError(
-    "months, quarters, years and time zones need the feature `calendar` of `ratelimit-runtime`: enable it",
-);
+impl Align {
+    #[allow(clippy::unused_self, reason = "as with the feature")]
+    pub(super) fn window(self, _: super::Period, _: u64) -> (u64, u64) {
+        unreachable!("no limit without the feature has a calendar")
+    }
+}
 
 #[cfg(feature = "calendar")]
 mod zones {
@@ -170,110 +244,22 @@ mod zones {
     use once_cell::sync::Lazy;
 
     use super::super::Period;
-    use super::{Align, Calendar, LimitError, Midnight};
-    use crate::text::offset::ZONES;
-
-    /// A zone of the time zone database: the position of its name in [`ZONES`].
-    #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-    pub(super) struct Zone(u16);
-
-    impl Zone {
-        const fn find(name: &str) -> Option<Self> {
-            let (zones, name) = (ZONES.as_bytes(), name.as_bytes());
-            let mut start = 0;
-            while start < zones.len() {
-                let (mut length, mut is_same) = (0, true);
-                while zones[start + length] != b'\n' {
-                    is_same &= length < name.len() && zones[start + length] == name[length];
-                    length += 1;
-                }
-                if is_same && length == name.len() {
-                    return Some(Self(start as u16));
-                }
-                start += length + 1;
-            }
-            None
-        }
-
-        pub(super) const fn bits(self) -> u128 {
-            self.0 as u128
-        }
-
-        pub(super) fn name(self) -> &'static str {
-            ZONES[usize::from(self.0)..].lines().next().unwrap_or_default()
-        }
-    }
+    use super::{Align, Calendar, Midnight};
 
     impl Align {
-        /// Windows start at midnight in a time zone, by its name in the time zone database, such as `Europe/Berlin`.
-        /// Their periods are days, weeks, or units of the calendar. A day has 23 to 25 hours where clocks change.
-        ///
-        /// The database is a part of this library. Where two releases of it disagree about a change of clocks, each
-        /// process begins windows by its own: a key can use one more window at that change.
-        ///
-        /// ```
-        /// use std::time::Duration;
-        /// use ratelimit_runtime::{Align, Calendar, Limit};
-        ///
-        /// const DAY: Duration = Duration::from_secs(86_400);
-        /// const DAILY: Limit = Limit::fixed("daily", 100, DAY).align(Align::zone("Europe/Berlin"));
-        /// const BILLED: Limit = Limit::calendar("billed", 10_000, Calendar::Month)
-        ///     .align(Align::zone("America/New_York").day(15));
-        /// ```
-        ///
-        /// # Panics
-        ///
-        /// On a name that is not in the database; in a `const` that is a compile error.
-        #[must_use]
-        #[track_caller]
-        pub const fn zone(name: &str) -> Self {
-            match Self::try_zone(name) {
-                Ok(align) => align,
-                Err(invalid) => panic!("{}", invalid.0),
-            }
-        }
-
-        /// Returns the align of a time zone whose name is known only at run time.
-        ///
-        /// # Errors
-        ///
-        /// On a name that is not in the database.
-        pub const fn try_zone(name: &str) -> Result<Self, LimitError> {
-            match Zone::find(name) {
-                Some(zone) => Ok(Self { midnight: Midnight::In(zone), day: 1 }),
-                None => Err(LimitError(
-                    "this time zone is not in the time zone database: write a name such as `Europe/Berlin`",
-                )),
-            }
-        }
-
-        /// Lets months begin on this day: the billing day. In a month without it, on the last day of the month.
-        ///
-        /// # Panics
-        ///
-        /// Unless `day` is one of 1 to 31; in a `const` that is a compile error.
-        #[must_use]
-        #[track_caller]
-        pub const fn day(self, day: u8) -> Self {
-            match self.try_day(day) {
-                Ok(align) => align,
-                Err(invalid) => panic!("{}", invalid.0),
-            }
-        }
-
         /// Returns the window at the time `now`: the times at which it starts and ends, in microseconds since the
         /// epoch.
         pub(in crate::limit) fn window(self, period: Period, now: u64) -> (u64, u64) {
             let zone = self.time_zone();
-            let mut first = self.first_day(period, zone.to_datetime(time(now)).date());
+            let mut day = zone.to_datetime(time(now)).date();
             loop {
-                let next = self.next_first_day(period, first);
+                let [first, next] = self.first_days(period, day);
                 let [start, end] = [first, next].map(|day| midnight(day, &zone));
                 // A zone can repeat an hour across midnight. The window ends at its first midnight.
                 if now < end || first == next {
                     return (start, end);
                 }
-                first = next;
+                day = next;
             }
         }
 
@@ -290,28 +276,19 @@ mod zones {
             }
         }
 
-        /// Returns the first day of the window of a day.
-        fn first_day(self, period: Period, day: Date) -> Date {
+        /// Returns the first days of the window of a day, and of the next one.
+        fn first_days(self, period: Period, day: Date) -> [Date; 2] {
             let Some(unit) = period.calendar() else {
                 let since_monday = i32::from(day.weekday().to_monday_zero_offset());
-                let since_first = if period.is_week() { since_monday } else { 0 };
-                return day.saturating_sub(since_first.days());
+                let (since, days) = if period.is_week() { (since_monday, 7) } else { (0, 1) };
+                let first = day.saturating_sub(since.days());
+                return [first, first.saturating_add(days.days())];
             };
-            let month = i32::from(day.year()) * 12 + i32::from(day.month()) - 1;
-            let month = month - month.rem_euclid(months(unit));
-            let first = self.day_of(month);
-            if first <= day { first } else { self.day_of(month - months(unit)) }
-        }
-
-        /// Returns the first day of the window after the one that begins on `first`.
-        fn next_first_day(self, period: Period, first: Date) -> Date {
-            match period.calendar() {
-                None => first.saturating_add(if period.is_week() { 7.days() } else { 1.day() }),
-                Some(unit) => {
-                    let month = i32::from(first.year()) * 12 + i32::from(first.month()) - 1;
-                    self.day_of(month + months(unit))
-                }
-            }
+            let (month, months) =
+                (i32::from(day.year()) * 12 + i32::from(day.month()) - 1, months(unit));
+            let first = month - month.rem_euclid(months);
+            let first = if self.day_of(first) <= day { first } else { first - months };
+            [first, first + months].map(|month| self.day_of(month))
         }
 
         /// Returns the day on which windows begin in a month, counted from the year 0.

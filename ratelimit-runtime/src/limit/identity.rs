@@ -1,12 +1,11 @@
 //! The identity of a limit, which makes two calls share a count: its name, its algorithm, its period and its align.
 
-use std::borrow::Borrow;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use super::{Algorithm, Align, Calendar, LimitError, Scope};
+use super::{Algorithm, Align, Calendar, Limit, LimitError, Scope};
 use crate::text::duration::parse_period;
 
 /// Name, algorithm, period, align and scope. Calls that agree on these and on the key share a count.
@@ -31,7 +30,7 @@ impl Identity {
 
     /// Returns this identity with the hashes of its other fields, after one of these has changed.
     pub(super) const fn hashed(self) -> Self {
-        Self { name_bit: bit_of_name(self.name.as_str()), hash: hash(&self), ..self }
+        Self { name_bit: bit_of_name(self.name), hash: hash(&self), ..self }
     }
 }
 
@@ -56,7 +55,7 @@ const fn hash(identity: &Identity) -> u128 {
         | (identity.period.micros() as u128) << 8
         | identity.algorithm as u128;
     let head = hash_after(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d, &head.to_le_bytes());
-    hash_after(head, identity.name.as_str().as_bytes())
+    hash_after(head, identity.name.as_bytes())
 }
 
 /// Hashes bytes after others with this `hash`, by 128-bit FNV-1a.
@@ -76,7 +75,6 @@ const MOST_NAMES: usize = 10_000;
 static NAMES: Mutex<NameTable> = Mutex::new(NameTable::new());
 
 /// The names that other processes have announced. They have places of their own: any number can be announced.
-#[cfg(feature = "rules")]
 static ANNOUNCED: Mutex<NameTable> = Mutex::new(NameTable::new());
 
 /// The names of the trials of rules, which take no places of other names either.
@@ -86,128 +84,67 @@ static TRIALS: Mutex<NameTable> = Mutex::new(NameTable::new());
 const OF_TRIAL: &str = ":trial";
 
 /// The most bytes of an announced name.
-#[cfg(feature = "rules")]
 const MAX_ANNOUNCED: usize = 1_000;
 
 type NameTable = BTreeSet<&'static str>;
 
 /// The name of a limit, as it appears in Redis keys, rejections, logs and metrics.
-///
-/// ```
-/// use std::time::Duration;
-/// use ratelimit_runtime::Limit;
-///
-/// const LOGIN: Limit = Limit::sliding("login", 5, Duration::from_secs(60));
-/// assert_eq!(LOGIN.name(), "login");
-/// ```
-// `Copy`, so that limits are `Copy`, and `&LOGIN` lives as long as the program.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Name(&'static str);
+pub(crate) type Name = &'static str;
 
-impl Name {
-    pub(crate) const fn new(name: &'static str) -> Self {
-        Self(name)
-    }
-
+impl Limit {
     /// Makes a name at run time. The process keeps each such name once, for as long as it runs, so it makes 10,000
     /// different names at most.
     ///
     /// ```
     /// use std::time::Duration;
-    /// use ratelimit_runtime::{Algorithm, Limit, Name};
+    /// use ratelimit_runtime::{Algorithm, Limit};
     ///
     /// let service = String::from("billing");
-    /// let name = Name::kept(&format!("{service}.export"))?;
-    /// let limit = Limit::new(name.as_str(), Algorithm::Fixed, 5, Duration::from_secs(60))?;
+    /// let name = Limit::kept_name(&format!("{service}.export"))?;
+    /// let limit = Limit::new(name, Algorithm::Fixed, 5, Duration::from_secs(60))?;
     /// # Ok::<(), ratelimit_runtime::LimitError>(())
     /// ```
     ///
     /// # Errors
     ///
     /// On an empty name; on the 10,001st different name.
-    pub fn kept(name: &str) -> Result<Self, LimitError> {
-        if name.is_empty() {
-            return Err(LimitError::NO_NAME);
-        }
-        Self::keep(name, &NAMES)
-    }
-
-    /// Makes a name that another process has announced.
-    #[cfg(feature = "rules")]
-    pub(crate) fn announced(name: &str) -> Result<Self, LimitError> {
-        if name.is_empty() || name.len() > MAX_ANNOUNCED {
-            return Err(LimitError::NO_NAME);
-        }
-        Self::keep(name, &ANNOUNCED)
-    }
-
-    /// Makes the name of the trial of the limit with a name.
-    pub(crate) fn of_trial(name: &Self) -> Result<Self, LimitError> {
-        Self::keep(&format!("{name}{OF_TRIAL}"), &TRIALS)
-    }
-
-    /// Returns whether a trial can have this name.
-    pub(crate) fn is_of_trial(&self) -> bool {
-        self.0.ends_with(OF_TRIAL)
-    }
-
-    fn keep(name: &str, names: &Mutex<NameTable>) -> Result<Self, LimitError> {
-        let mut names = names.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(kept) = names.get(name) {
-            return Ok(Self(kept));
-        }
-        if names.len() >= MOST_NAMES {
-            return Err(LimitError(
-                "a process makes 10,000 names of limits at most: what is counted separately, such as a \
-                 user, is the key of a limit and not its name",
-            ));
-        }
-        let kept: &'static str = String::from(name).leak();
-        names.insert(kept);
-        Ok(Self(kept))
-    }
-
-    /// Returns the text of the name.
-    #[must_use]
-    pub const fn as_str(&self) -> &'static str {
-        self.0
+    pub fn kept_name(name: &str) -> Result<&'static str, LimitError> {
+        if name.is_empty() { Err(LimitError::NO_NAME) } else { keep(name, &NAMES) }
     }
 }
 
-impl fmt::Display for Name {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.0)
+/// Keeps the name of a limit that another process has announced.
+pub(crate) fn announced_name(name: &str) -> Result<Name, LimitError> {
+    if name.is_empty() || name.len() > MAX_ANNOUNCED {
+        return Err(LimitError::NO_NAME);
     }
+    keep(name, &ANNOUNCED)
 }
 
-impl fmt::Debug for Name {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(self.0, f)
-    }
+/// Returns the name of the trials of a limit.
+pub(super) fn name_of_trial(name: Name) -> Result<Name, LimitError> {
+    keep(&format!("{name}{OF_TRIAL}"), &TRIALS)
 }
 
-impl AsRef<str> for Name {
-    fn as_ref(&self) -> &str {
-        self.0
-    }
+/// Returns whether this is the name of a trial.
+pub(super) fn is_of_trial(name: Name) -> bool {
+    name.ends_with(OF_TRIAL)
 }
 
-impl Borrow<str> for Name {
-    fn borrow(&self) -> &str {
-        self.0
+fn keep(name: &str, names: &Mutex<NameTable>) -> Result<Name, LimitError> {
+    let mut names = names.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(kept) = names.get(name) {
+        return Ok(kept);
     }
-}
-
-impl PartialEq<str> for Name {
-    fn eq(&self, other: &str) -> bool {
-        self.0 == other
+    if names.len() >= MOST_NAMES {
+        return Err(LimitError(
+            "a process makes 10,000 names of limits at most: what is counted separately, such as a \
+             user, is the key of a limit and not its name",
+        ));
     }
-}
-
-impl PartialEq<&str> for Name {
-    fn eq(&self, other: &&str) -> bool {
-        self.0 == *other
-    }
+    let kept: &'static str = String::from(name).leak();
+    names.insert(kept);
+    Ok(kept)
 }
 
 const DAY_US: u64 = 86_400_000_000;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Algorithm, Identity, Limit, LimitError, Name, Period, Policy, Terms};
+use super::{Algorithm, Identity, Limit, LimitError, Period, Policy, Terms};
 
 /// The hold unless one is set.
 const DEFAULT_HOLD: Duration = Duration::from_secs(30);
@@ -48,7 +48,7 @@ impl Limit {
     #[must_use]
     #[track_caller]
     pub const fn in_flight(name: &'static str, in_flight: u64) -> Self {
-        Self::valid(Self::try_in_flight(name, in_flight))
+        super::valid(Self::try_in_flight(name, in_flight))
     }
 
     /// Creates a limit of calls in flight from values that are known only at run time.
@@ -63,7 +63,7 @@ impl Limit {
         if in_flight == 0 {
             return Err(LimitError("`in_flight` must be at least 1: 0 would reject every call"));
         }
-        let identity = Identity::new(Name::new(name), Algorithm::InFlight, NO_PERIOD);
+        let identity = Identity::new(name, Algorithm::InFlight, NO_PERIOD);
         let policy = Policy { hold: Some(DEFAULT_HOLD), ..Policy::DEFAULT };
         match Terms::new(identity, in_flight, in_flight) {
             Ok(terms) => Ok(Self { terms, policy }),
@@ -109,7 +109,7 @@ impl Limit {
     #[must_use]
     #[track_caller]
     pub const fn hold(self, hold: Duration) -> Self {
-        Self::valid(self.try_hold(hold))
+        super::valid(self.try_hold(hold))
     }
 
     /// Returns whether this limits the calls that run at the same time.

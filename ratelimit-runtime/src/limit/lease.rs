@@ -112,7 +112,7 @@ impl Limit {
     #[must_use]
     #[track_caller]
     pub const fn lease(self, units: u64) -> Self {
-        Self::valid(self.try_lease(units))
+        super::valid(self.try_lease(units))
     }
 
     /// Leases units of busy keys, up to one percent of the threshold; see [`try_auto_lease`](Self::try_auto_lease).
@@ -130,7 +130,7 @@ impl Limit {
     #[must_use]
     #[track_caller]
     pub const fn auto_lease(self) -> Self {
-        Self::valid(self.try_auto_lease())
+        super::valid(self.try_auto_lease())
     }
 
     /// Returns this limit with a lease, as far as it fits.

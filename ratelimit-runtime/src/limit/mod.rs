@@ -23,10 +23,9 @@ use std::time::Duration;
 
 pub use self::algorithm::Algorithm;
 pub use self::align::{Align, Calendar};
-pub use self::identity::Name;
-pub(crate) use self::identity::{Identity, Period, bit_of_name};
+pub(crate) use self::identity::{Identity, Name, Period, announced_name, bit_of_name};
 pub use self::lease::Lease;
-pub(crate) use self::policy::{Access, LimitLabel};
+pub(crate) use self::policy::Access;
 pub use self::policy::{OnError, Policy, Scope};
 pub use self::terms::Quota;
 pub(crate) use self::terms::{Rate, Terms, WindowScale};
@@ -38,7 +37,8 @@ use crate::printing::error_of_text;
 /// Constructors are `const`, so a wrong value in a `const` is a compile error; at run time
 /// [`Limit::new`] returns the same message as a [`LimitError`].
 ///
-/// A limit is [`Copy`]. A name that is known only at run time is kept by the process: see [`Name::kept`].
+/// A limit is [`Copy`]. A name that is known only at run time is kept by the process: see
+/// [`kept_name`](Self::kept_name).
 ///
 /// A method with the name of a setting sets it. [`policy`](Self::policy) has the settings; `get_burst` and `get_align`
 /// return the two that are part of the amounts and of the count:
@@ -80,7 +80,7 @@ impl Limit {
     #[must_use]
     #[track_caller]
     pub const fn sliding(name: &'static str, threshold: u64, period: Duration) -> Self {
-        Self::valid(Self::new(name, Algorithm::Sliding, threshold, period))
+        valid(Self::new(name, Algorithm::Sliding, threshold, period))
     }
 
     /// Admits at most `threshold` units in each window of length `period`. A window starts with its first
@@ -92,7 +92,7 @@ impl Limit {
     #[must_use]
     #[track_caller]
     pub const fn fixed(name: &'static str, threshold: u64, period: Duration) -> Self {
-        Self::valid(Self::new(name, Algorithm::Fixed, threshold, period))
+        valid(Self::new(name, Algorithm::Fixed, threshold, period))
     }
 
     /// Remembers for `within` which calls it has admitted. In a call of several limits, such a call is admitted again
@@ -160,11 +160,10 @@ impl Limit {
     /// # Panics
     ///
     /// On values that [`Limit::new`] rejects; in a `const` that is a compile error.
-    #[cfg(feature = "calendar")]
     #[must_use]
     #[track_caller]
     pub const fn calendar(name: &'static str, threshold: u64, unit: Calendar) -> Self {
-        Self::valid(Self::try_calendar(name, threshold, unit))
+        valid(Self::try_calendar(name, threshold, unit))
     }
 
     /// Creates a limit for each unit of the [calendar](Self::calendar) from values that are known only at run time.
@@ -172,13 +171,13 @@ impl Limit {
     /// # Errors
     ///
     /// On values that [`Limit::new`] rejects.
-    #[cfg(feature = "calendar")]
     pub const fn try_calendar(
         name: &'static str,
         threshold: u64,
         unit: Calendar,
     ) -> Result<Self, LimitError> {
         match Self::new(name, Algorithm::Fixed, threshold, Period::of(unit).duration()) {
+            _ if !cfg!(feature = "calendar") => Err(LimitError::NO_CALENDAR),
             Ok(mut limit) => {
                 let (period, align) = (Period::of(unit), Some(Align::UTC));
                 limit.terms.identity = Identity { period, align, ..limit.terms.identity }.hashed();
@@ -198,7 +197,7 @@ impl Limit {
     #[must_use]
     #[track_caller]
     pub const fn sliding_counter(name: &'static str, threshold: u64, period: Duration) -> Self {
-        Self::valid(Self::new(name, Algorithm::SlidingCounter, threshold, period))
+        valid(Self::new(name, Algorithm::SlidingCounter, threshold, period))
     }
 
     /// Admits calls while a bucket has tokens. The bucket starts full with `threshold` tokens, and refills by
@@ -217,7 +216,7 @@ impl Limit {
     #[must_use]
     #[track_caller]
     pub const fn token_bucket(name: &'static str, threshold: u64, period: Duration) -> Self {
-        Self::valid(Self::new(name, Algorithm::TokenBucket, threshold, period))
+        valid(Self::new(name, Algorithm::TokenBucket, threshold, period))
     }
 
     /// Admits one call every `period / threshold`. With [`burst`](Self::burst), it admits `burst` calls at once, and
@@ -229,11 +228,11 @@ impl Limit {
     #[must_use]
     #[track_caller]
     pub const fn leaky_bucket(name: &'static str, threshold: u64, period: Duration) -> Self {
-        Self::valid(Self::new(name, Algorithm::LeakyBucket, threshold, period))
+        valid(Self::new(name, Algorithm::LeakyBucket, threshold, period))
     }
 
     /// Creates a limit from values that are known only at run time. For a name that is known only at run time, see
-    /// [`Name::kept`]; for a configuration file, [`Limit::parse`] and the feature `serde`.
+    /// [`kept_name`](Self::kept_name); for a configuration file, [`Limit::parse`] and the feature `serde`.
     ///
     /// # Errors
     ///
@@ -262,7 +261,7 @@ impl Limit {
                 "calls in flight have no period: use `Limit::in_flight(name, in_flight)`",
             ));
         }
-        let identity = Identity::new(Name::new(name), algorithm, period);
+        let identity = Identity::new(name, algorithm, period);
         match Terms::new(identity, threshold, algorithm.default_capacity(threshold)) {
             Ok(terms) => Ok(Self { terms, policy: Policy::DEFAULT }),
             Err(invalid) => Err(invalid),
@@ -331,7 +330,7 @@ impl Limit {
     #[must_use]
     #[track_caller]
     pub const fn burst(self, burst: u64) -> Self {
-        Self::valid(self.try_burst(burst))
+        valid(self.try_burst(burst))
     }
 
     /// Starts the windows of a [`fixed`](Self::fixed) limit at calendar boundaries, by the clock of the store. On the
@@ -343,7 +342,7 @@ impl Limit {
     #[must_use]
     #[track_caller]
     pub const fn align(self, align: Align) -> Self {
-        Self::valid(self.try_align(align))
+        valid(self.try_align(align))
     }
 
     /// Returns the identity and the amounts.
@@ -356,18 +355,18 @@ impl Limit {
     pub const fn policy(&self) -> Policy {
         self.policy
     }
+}
 
-    /// Returns a valid limit.
-    ///
-    /// # Panics
-    ///
-    /// With the message of the error; in a `const`, that is a compile error.
-    #[track_caller]
-    const fn valid(limit: Result<Self, LimitError>) -> Self {
-        match limit {
-            Ok(limit) => limit,
-            Err(invalid) => panic!("{}", invalid.0),
-        }
+/// Returns a valid limit.
+///
+/// # Panics
+///
+/// With the message of the error; in a `const`, that is a compile error.
+#[track_caller]
+const fn valid<T: Copy>(value: Result<T, LimitError>) -> T {
+    match value {
+        Ok(value) => value,
+        Err(invalid) => panic!("{}", invalid.0),
     }
 }
 
@@ -391,6 +390,11 @@ impl LimitError {
     /// The largest amount: what a header field can show (RFC 9651, section 3.3.1).
     pub(crate) const MAX_AMOUNT: u64 = 999_999_999_999_999;
 
+    /// The error of a unit of the calendar or of a zone, in a build without the feature.
+    const NO_CALENDAR: Self = Self(
+        "months, quarters, years and time zones need the feature `calendar` of `ratelimit-runtime`: enable it",
+    );
+
     const NO_NAME: Self =
         Self("the name of a limit must not be empty: write a name such as `login`");
 
@@ -412,8 +416,8 @@ impl Limit {
     /// Returns the name of this limit. Limits with the same name, algorithm, period, align and
     /// scope share their counts.
     #[must_use]
-    pub const fn name(&self) -> &str {
-        self.terms.identity.name.as_str()
+    pub const fn name(&self) -> &'static str {
+        self.terms.identity.name
     }
 
     /// Returns the algorithm.

@@ -4,7 +4,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::{Identity, Lease, Limit, LimitError, Name, Quota, Terms};
+use super::{Identity, Lease, Limit, LimitError, Terms};
 
 /// The settings of a limit that say how a call is treated before and after its decision: [`Limit::policy`].
 // A new setting has its place here, in `serde.rs`, and in `write`.
@@ -155,7 +155,7 @@ impl Limit {
     #[must_use]
     #[track_caller]
     pub const fn notify_at(self, percent: u8) -> Self {
-        Self::valid(self.try_notify_at(percent))
+        super::valid(self.try_notify_at(percent))
     }
 
     /// Lets a call wait up to `wait` to be admitted, instead of being rejected at once.
@@ -259,41 +259,16 @@ impl Limit {
     }
 }
 
-/// The parts of a limit that decisions, rejections, logs and metrics contain.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct LimitLabel {
-    pub(crate) name: Name,
-    pub(crate) quota: Quota,
-    /// The most that can be admitted at once.
-    pub(crate) capacity: u64,
-    pub(crate) shadow: bool,
-    pub(crate) once: bool,
-    /// Whether the amounts are computed for each call.
-    pub(crate) varies: bool,
-}
-
-impl LimitLabel {
-    /// Returns the label of a call without limits.
-    pub(crate) fn unnamed() -> Self {
-        let (name, quota) = (Name::new(""), Quota::NONE);
-        Self { name, quota, capacity: 0, shadow: false, once: false, varies: false }
-    }
-}
-
 impl Limit {
-    pub(crate) fn label(&self) -> LimitLabel {
-        self.label_for(&self.terms)
-    }
+    /// The limit of a call without limits.
+    pub(crate) const NONE: Self = {
+        let mut limit = Self::sliding("none", 1, Duration::from_secs(1));
+        limit.terms.identity.name = "";
+        limit
+    };
 
-    /// Returns the label of calls that are charged under `terms`, which can be the terms of a lease.
-    pub(crate) fn label_for(&self, terms: &Terms) -> LimitLabel {
-        LimitLabel {
-            name: self.terms.identity.name,
-            quota: self.quota(),
-            capacity: terms.capacity,
-            shadow: self.policy.shadow,
-            once: self.policy.once,
-            varies: self.policy.varies,
-        }
+    /// Returns this limit with the capacity of the terms of a charge: a lease lowers the one of a bucket.
+    pub(crate) fn charged_under(&self, terms: &Terms) -> Self {
+        Self { terms: Terms { capacity: terms.capacity, ..self.terms }, ..*self }
     }
 }

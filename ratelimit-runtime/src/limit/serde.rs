@@ -8,8 +8,7 @@ use serde::ser::{self, Serialize, Serializer};
 
 use super::text::{limit_of, with_word};
 use super::{
-    Algorithm, Align, Lease, Limit, LimitError, Name, OnError, ParseLimitError, Period, Policy,
-    Scope,
+    Algorithm, Align, Lease, Limit, LimitError, Name, OnError, ParseLimitError, Period, Scope,
 };
 use crate::text::duration::{parse_period, parse_seconds, parse_text};
 use crate::text::limit::algorithm_of;
@@ -59,16 +58,11 @@ struct LimitFields {
 
 /// A number of units, or `auto`.
 #[derive(serde::Deserialize, serde::Serialize)]
-#[serde(untagged, expecting = "`lease` must be a number of units, or \"auto\"")]
+#[serde(rename_all = "snake_case", expecting = "`lease` must be a number of units, or \"auto\"")]
 enum LeaseField {
-    Units(u64),
-    Word(AutoField),
-}
-
-#[derive(serde::Deserialize, serde::Serialize)]
-#[serde(rename_all = "snake_case")]
-enum AutoField {
     Auto,
+    #[serde(untagged)]
+    Units(u64),
 }
 
 /// A duration as text, or as a number of seconds.
@@ -113,17 +107,16 @@ enum PeriodField {
 /// ```
 impl<'de> Deserialize<'de> for Limit {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        LimitFields::deserialize(deserializer)?.limit(Name::kept).map_err(de::Error::custom)
+        LimitFields::deserialize(deserializer)?.limit(Self::kept_name).map_err(de::Error::custom)
     }
 }
 
-#[cfg(feature = "rules")]
 impl Limit {
     /// Reads a limit that another process has announced.
     pub(crate) fn announced<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         // `Limit::parse` would keep the name among those of this process. Announcements have the other fields.
         let fields = LimitFields { limit: None, ..LimitFields::deserialize(deserializer)? };
-        fields.limit(Name::announced).map_err(de::Error::custom)
+        fields.limit(super::identity::announced_name).map_err(de::Error::custom)
     }
 }
 
@@ -146,7 +139,7 @@ impl LimitFields {
         let mut limit = match (text, threshold, period, in_flight) {
             (Some(text), None, None, None) if has_neither => Limit::parse(name, text)?,
             (None, None, None, Some(in_flight)) if has_neither => {
-                Limit::try_in_flight(make_name(name)?.as_str(), *in_flight)?
+                Limit::try_in_flight(make_name(name)?, *in_flight)?
             }
             (None, Some(threshold), Some(period), None) => {
                 let known = Algorithm::RATES.map(Algorithm::as_str);
@@ -168,7 +161,7 @@ impl LimitFields {
         }
         limit = match self.lease {
             Some(LeaseField::Units(units)) => limit.try_lease(units)?,
-            Some(LeaseField::Word(AutoField::Auto)) => limit.try_auto_lease()?,
+            Some(LeaseField::Auto) => limit.try_auto_lease()?,
             None => limit,
         };
         if let Some(wait) = &self.wait {
@@ -196,17 +189,11 @@ impl LimitFields {
             None if self.align_day.is_none() => return Ok(None),
             None => Align::UTC,
             Some(AlignText::Minutes(minutes)) => Align::offset_minutes(minutes),
-            #[cfg(feature = "calendar")]
             Some(AlignText::Zone(name)) => Align::try_zone(name)?,
-            #[cfg(not(feature = "calendar"))]
-            Some(AlignText::Zone(_)) => return Err(super::align::NO_CALENDAR.into()),
         };
         match self.align_day {
             None => Ok(Some(align)),
-            #[cfg(feature = "calendar")]
             Some(day @ 1..=31) => Ok(Some(align.day(day))),
-            #[cfg(not(feature = "calendar"))]
-            Some(1..=31) => Err(super::align::NO_CALENDAR.into()),
             Some(_) => Err("`align_day` must be one of 1 to 31".into()),
         }
     }
@@ -244,21 +231,8 @@ impl PeriodField {
 /// Writes the fields that [`Deserialize`] reads. A limit that is blocked by an amount of 0 is an error.
 impl Serialize for Limit {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let Policy {
-            scope,
-            on_error,
-            shadow,
-            wait,
-            lease,
-            hold,
-            hidden,
-            notify_at,
-            once,
-            blocked,
-            has_burst,
-            ..
-        } = self.policy;
-        if blocked {
+        let policy = self.policy;
+        if policy.blocked {
             let name = self.name();
             return Err(ser::Error::custom(format_args!(
                 "the limit `{name}` is blocked by an amount of 0, which a configuration cannot say: write another limit"
@@ -273,24 +247,24 @@ impl Serialize for Limit {
             threshold: (!is_in_flight).then_some(amount),
             period: (!is_in_flight)
                 .then(|| PeriodField::Text(self.terms.identity.period.to_string())),
-            burst: has_burst.then(|| self.capacity()),
+            burst: policy.has_burst.then(|| self.capacity()),
             in_flight: is_in_flight.then_some(amount),
-            hold: hold.map(PeriodField::of),
+            hold: policy.hold.map(PeriodField::of),
             algo: (!is_in_flight).then(|| self.algorithm().as_str().to_owned()),
             align: align.map(|align| align.on_first_day().to_string()),
             align_day,
-            scope: (scope != Scope::Global).then_some(scope),
-            on_error,
-            wait: wait.filter(|wait| !wait.is_zero()).map(PeriodField::of),
-            lease: match lease {
+            scope: (policy.scope != Scope::Global).then_some(policy.scope),
+            on_error: policy.on_error,
+            wait: policy.wait.filter(|wait| !wait.is_zero()).map(PeriodField::of),
+            lease: match policy.lease {
                 Lease::None => None,
                 Lease::UpTo(units) => Some(LeaseField::Units(units)),
-                Lease::Auto => Some(LeaseField::Word(AutoField::Auto)),
+                Lease::Auto => Some(LeaseField::Auto),
             },
-            notify_at,
-            shadow,
-            hidden,
-            once,
+            notify_at: policy.notify_at,
+            shadow: policy.shadow,
+            hidden: policy.hidden,
+            once: policy.once,
         }
         .serialize(serializer)
     }

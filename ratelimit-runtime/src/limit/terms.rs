@@ -199,7 +199,6 @@ impl Terms {
     }
 
     /// Returns the boundaries of the window of the calendar at the time `now`, and of those before and after it.
-    #[cfg(any(feature = "redis", model))]
     pub(crate) fn boundaries(&self, now: u64) -> [u64; 4] {
         let window = |at: u64| self.calendar_window(at).unwrap_or_default();
         let (start, end) = window(now);
@@ -207,17 +206,9 @@ impl Terms {
     }
 
     /// Returns when the window of the calendar at the time `now` starts and ends; `None` for other windows.
-    #[cfg_attr(
-        not(feature = "calendar"),
-        allow(clippy::unused_self, reason = "all have one length")
-    )]
     pub(crate) fn calendar_window(&self, now: u64) -> Option<(u64, u64)> {
-        #[cfg(feature = "calendar")]
-        if let Some(align) = self.align().filter(|_| self.shift_us().is_none()) {
-            return Some(align.window(self.identity.period, now));
-        }
-        let _ = now;
-        None
+        let align = self.align().filter(|_| self.shift_us().is_none())?;
+        Some(align.window(self.identity.period, now))
     }
 
     /// Returns these terms at another rate, with at most the capacity that a bucket can count at that rate.
@@ -257,8 +248,6 @@ const HIDDEN: u64 = 1 << 63;
 const BUCKET: u64 = 1 << 62;
 
 impl Quota {
-    pub(super) const NONE: Self = Self { threshold: 0, capacity: 0, period: 0 };
-
     /// Returns this quota for a call whose threshold or burst is 0.
     pub(crate) const fn blocked(self) -> Self {
         Self { threshold: 0, capacity: 0, period: self.period }
@@ -270,7 +259,6 @@ impl Quota {
     }
 
     /// Returns the time in which all units but one refill, in microseconds; `None` if this is not a bucket.
-    #[cfg(feature = "tower")]
     pub(crate) fn refill_but_one(self) -> Option<u64> {
         let units = u128::from(self.capacity.saturating_sub(1));
         let micros = self.period().as_micros() * units / u128::from(self.threshold.max(1));
@@ -328,7 +316,7 @@ impl Limit {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::{Name, Period};
+    use super::super::Period;
     use super::*;
 
     fn exponential(most: u64) -> impl Strategy<Value = u64> {
@@ -347,7 +335,7 @@ mod tests {
             let period = Period::new(Duration::from_micros(micros)).expect("a period");
             for algorithm in Algorithm::RATES {
                 for threshold in [threshold, micros.saturating_add(near), micros.div_ceil(near + 1)] {
-                    let identity = Identity::new(Name::new("largest"), algorithm, period);
+                    let identity = Identity::new("largest", algorithm, period);
                     let largest = Terms::largest(identity, threshold);
                     prop_assert!(largest.threshold <= threshold && largest.threshold > 0);
                 }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::{Algorithm, Limit, LimitError, Name};
+use super::{Algorithm, Calendar, Limit, LimitError, Name};
 use crate::printing::error_of_text;
 use crate::text::limit::LimitText;
 
@@ -64,12 +64,12 @@ impl Limit {
     /// # Ok::<(), ratelimit_runtime::ParseLimitError>(())
     /// ```
     ///
-    /// The process keeps the name: see [`Name::kept`].
+    /// The process keeps the name: see [`kept_name`](Self::kept_name).
     ///
     /// # Errors
     ///
-    /// On a text of another form; on values that [`Limit::new`], [`try_burst`](Self::try_burst) or [`Name::kept`]
-    /// reject.
+    /// On a text of another form; on values that [`Limit::new`], [`try_burst`](Self::try_burst) or
+    /// [`kept_name`](Self::kept_name) reject.
     pub fn parse(name: &str, text: &str) -> Result<Self, ParseLimitError> {
         let failed = |message: &dyn fmt::Display| {
             ParseLimitError::new(format_args!("the limit `{text}`: {message}"))
@@ -78,7 +78,7 @@ impl Limit {
             LimitText::read(text, &Algorithm::RATES.map(Algorithm::as_str))
                 .map_err(|message| failed(&message))?;
         let algorithm = algorithm.map(with_word);
-        limit_of(Name::kept(name), algorithm, threshold, period, burst)
+        limit_of(Limit::kept_name(name), algorithm, threshold, period, burst)
             .map_err(|error| failed(&error))
     }
 }
@@ -95,31 +95,23 @@ pub(super) fn limit_of(
     let default = if burst.is_some() { Algorithm::TokenBucket } else { Algorithm::Sliding };
     let period = Duration::from_micros(period_us);
     let limit = name.and_then(|name| match unit {
-        None => Limit::new(name.as_str(), algorithm.unwrap_or(default), threshold, period),
+        None => Limit::new(name, algorithm.unwrap_or(default), threshold, period),
         Some(_) if algorithm.is_some_and(|algorithm| algorithm != Algorithm::Fixed) => {
             Err(LimitError(
                 "months, quarters and years are `fixed`: remove the algorithm, or write days",
             ))
         }
-        Some(unit) => of_calendar(name, threshold, unit),
+        Some(word) => {
+            let unit = Calendar::find(word);
+            let unit = unit.unwrap_or_else(|| unreachable!("the words are those of the units"));
+            Limit::try_calendar(name, threshold, unit)
+        }
     });
     let limit = limit.and_then(|limit| match burst {
         Some(burst) => limit.try_burst(burst),
         None => Ok(limit),
     });
     limit.map_err(ParseLimitError::new)
-}
-
-#[cfg(feature = "calendar")]
-fn of_calendar(name: Name, threshold: u64, word: &str) -> Result<Limit, LimitError> {
-    let unit = super::Calendar::find(word);
-    let unit = unit.unwrap_or_else(|| unreachable!("the words are those of the units"));
-    Limit::try_calendar(name.as_str(), threshold, unit)
-}
-
-#[cfg(not(feature = "calendar"))]
-fn of_calendar(_: Name, _: u64, _: &str) -> Result<Limit, LimitError> {
-    Err(super::align::NO_CALENDAR)
 }
 
 pub(super) fn with_word(word: &str) -> Algorithm {
@@ -201,7 +193,7 @@ mod tests {
 
     #[test]
     fn a_name_is_kept_once() {
-        let name = |text: &str| Name::kept(text).expect("a name").as_str();
+        let name = |text: &str| Limit::kept_name(text).expect("a name");
         let made = String::from("kept once");
         assert!(std::ptr::eq(name(&made), name("kept once")));
     }

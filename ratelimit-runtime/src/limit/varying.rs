@@ -1,6 +1,7 @@
 //! Limits whose amounts depend on the caller: the same count, with other amounts.
 
-use super::{Align, Identity, Lease, Limit, LimitError, Name, Policy, Terms};
+use super::identity::{is_of_trial, name_of_trial};
+use super::{Align, Identity, Lease, Limit, LimitError, Policy, Terms};
 
 impl Limit {
     /// Returns this limit with other amounts, for limits that depend on the caller. The count is the same: what was
@@ -110,7 +111,7 @@ impl Limit {
         if self.is_in_flight() || self.policy.once {
             return None;
         }
-        let name = Name::of_trial(&self.terms.identity.name).ok()?;
+        let name = name_of_trial(self.terms.identity.name).ok()?;
         let (mut limit, _) = self.under_rule(Some(threshold), None);
         limit.terms.identity = Identity { name, ..limit.terms.identity }.hashed();
         limit.policy = Policy { shadow: true, wait: None, lease: Lease::None, ..limit.policy };
@@ -119,7 +120,7 @@ impl Limit {
 
     /// Returns whether this is the trial of a rule.
     pub(crate) fn is_trial(&self) -> bool {
-        self.policy.shadow && self.policy.varies && self.terms.identity.name.is_of_trial()
+        self.policy.shadow && self.policy.varies && is_of_trial(self.terms.identity.name)
     }
 
     /// Returns this limit with the amounts of a rule, and what does not fit. Without a `threshold` or a `burst`, the

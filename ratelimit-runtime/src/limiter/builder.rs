@@ -43,13 +43,13 @@ pub struct Builder {
     #[cfg(feature = "redis")]
     login: LoginSettings,
     max_pending: usize,
-    key_prefix: String,
-    max_keys: usize,
+    pub(super) key_prefix: String,
+    pub(super) max_keys: usize,
     max_waiting: usize,
     clock: Clock,
-    key_secret: Option<Vec<u8>>,
+    pub(super) key_secret: Option<Vec<u8>>,
     /// All but the secret, which `build` makes of `key_secret`.
-    settings: BackendSettings,
+    pub(super) settings: BackendSettings,
     #[cfg(feature = "rules")]
     rules: Option<Rules>,
 }
@@ -142,8 +142,8 @@ impl Builder {
     }
 
     /// Sets the prefix of every key in Redis; `rl` unless set. If applications share a server, but must not
-    /// share their counts, they need different prefixes. A prefix must not contain `{` or `}`, or an algorithm and a
-    /// period between colons (`sliding:1m`): two limits under different prefixes could then have the same key.
+    /// share their counts, they need different prefixes. A prefix must not contain `{` or `}`, or the name of an
+    /// algorithm between colons (`sliding`): two limits under different prefixes could then have the same key.
     pub fn key_prefix(mut self, prefix: impl Into<String>) -> Self {
         self.key_prefix = prefix.into();
         self
@@ -235,10 +235,10 @@ impl Builder {
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let limiter = RateLimiter::builder()
-    ///     .on_rejected(|call: &RejectedCall<'_>| println!("{} of {}", call.limit(), call.key()))
+    ///     .on_rejected(|call: &RejectedCall<'_>| println!("{} of {}", call.rejection.name(), call.key))
     ///     .build()?;
-    /// limiter.admit(&LOGIN, "alice", 1).await;
-    /// limiter.admit(&LOGIN, "alice", 1).await; // prints `login of alice`
+    /// limiter.check(&LOGIN, "alice", 1).await?;
+    /// assert!(limiter.check(&LOGIN, "alice", 1).await.is_err()); // prints `login of alice`
     /// # Ok(())
     /// # }
     /// ```
@@ -293,7 +293,7 @@ impl Builder {
     /// # Errors
     ///
     /// [`BuildError`] on an invalid URL, certificate or server name, and if there is no cryptography for TLS; on
-    /// credentials without a URL; on a key prefix with braces, or with an algorithm and a period; on a deadline, a
+    /// credentials without a URL; on a key prefix with braces, or with the name of an algorithm; on a deadline, a
     /// `max_keys` or a `max_pending` of 0; on a key secret of fewer than 16 bytes; on a file of rules that cannot be
     /// read or has a mistake.
     #[cfg_attr(feature = "actix", track_caller)]

@@ -55,17 +55,22 @@ pub fn set_global(limiter: RateLimiter) -> Result<(), SetGlobalError> {
 /// [`BuildError`] when a setting in the environment is invalid, or needs a feature that this build lacks. The next call
 /// tries again.
 pub fn current() -> Result<RateLimiter, BuildError> {
-    with_current(|| Scope::Global, |limiter| Ok(limiter.clone()), Err)
+    with_current(None, || Scope::Global, |limiter| Ok(limiter.clone()), Err)
 }
 
-/// Calls `act` with the limiter that an annotated function called here would use, or `failed` if it cannot be built.
-/// Limits of the [`Scope::Process`], which `scope` returns, do not need the Redis at the URL.
+/// Calls `act` with the limiter that is given, or with the one that an annotated function called here would use. Calls
+/// `failed` if that cannot be built. Limits of the [`Scope::Process`], which `scope` returns, do not need the Redis at
+/// the URL.
 #[inline]
 pub(crate) fn with_current<R>(
+    given: Option<&RateLimiter>,
     scope: impl FnOnce() -> Scope,
     act: impl FnOnce(&RateLimiter) -> R,
     failed: impl FnOnce(BuildError) -> R,
 ) -> R {
+    if let Some(limiter) = given {
+        return act(limiter);
+    }
     let scoped = scoped();
     if scoped.is_none() && SCOPE_REQUIRED.is_set() {
         return failed(BuildError::NoScope);

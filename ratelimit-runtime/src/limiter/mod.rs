@@ -30,7 +30,7 @@ pub use self::rules::{
 pub use self::settings::RateLimiterSettings;
 use crate::algorithm::{BlockChange, MOST};
 use crate::backend::Backend;
-use crate::check::{Acquire, AcquireAll, Admit, Check, Checker, Part};
+use crate::check::{Acquire, AcquireAll, Check, Checker, Part};
 use crate::key::{Key, KeySecret};
 use crate::lease::Leases;
 use crate::limit::Limit;
@@ -41,7 +41,6 @@ use crate::rules::{RuleSet, RuleSetError, RulesInForce};
 use crate::waiting::Waiting;
 
 /// A timer.
-#[cfg(any(feature = "stream", feature = "tower"))]
 pub(crate) type Pause = std::pin::Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Checks calls against limits. A clone is cheap, and shares the store, the leases and the waiting calls.
@@ -76,7 +75,6 @@ pub(crate) type Pause = std::pin::Pin<Box<dyn Future<Output = ()> + Send>>;
 /// | `check`, `check_all`, `peek` | [`Check`] | [`Rejection`] |
 /// | `acquire` | [`Acquire`] | [`Rejection`] |
 /// | `acquire_all` | [`AcquireAll`] | [`Rejection`] |
-/// | `admit` | [`Admit`] | none: a rejection is `false` |
 /// | all others, such as `credit`, `reset`, `block`, `ping` | [`Answer`] | [`StoreError`](crate::StoreError) |
 ///
 /// The first four rows decide a call, or return the decision about one. The others read or change counts, rules and the
@@ -163,31 +161,6 @@ impl RateLimiter {
         self.checker.check(Part::of(limit, &key, cost))
     }
 
-    /// Admits and charges the call like [`check`](Self::check), and returns whether it is admitted.
-    ///
-    /// Use it instead of [`check`](Self::check) if the reason of a rejection does not matter: `false` also means that
-    /// the cost exceeds the capacity, or that Redis could not decide and [`OnError`] is `Deny`.
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use ratelimit_runtime::{Limit, RateLimiter};
-    ///
-    /// const MAIL: Limit = Limit::fixed("mail", 1, Duration::from_secs(3600));
-    ///
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() {
-    /// let limiter = RateLimiter::embedded();
-    /// if limiter.admit(&MAIL, "alice", 1).await {
-    ///     println!("sent");
-    /// }
-    /// assert!(!limiter.admit(&MAIL, "alice", 1).await);
-    /// # }
-    /// ```
-    #[inline]
-    pub fn admit(&self, limit: &Limit, key: impl Key, cost: u64) -> Admit {
-        Admit(self.check(limit, key, cost))
-    }
-
     /// Like [`check`](Self::check), for code that is not async. If Redis counts the limit, or if the limit has a
     /// [`wait`](Limit::wait), blocks this thread until the call is decided: for the deadline and the wait at most.
     /// Otherwise, the call is decided at once.
@@ -218,7 +191,7 @@ impl RateLimiter {
         key: impl Key,
         cost: u64,
     ) -> Result<Decision, Rejection> {
-        self.check(limit, key, cost).into_call().blocking(&self.checker.backend, || limit.label())
+        self.check(limit, key, cost).0.blocking(&self.checker.backend, || *limit)
     }
 
     /// Returns the decision that [`check`](Self::check) would make, and charges nothing. The result is `Ok` even if the
@@ -334,6 +307,7 @@ impl RateLimiter {
     ///
     /// [`StoreError`](crate::StoreError) when Redis would not decide within the
     /// [deadline](crate::Builder::deadline).
+    #[must_use]
     pub fn ping(&self) -> Answer<()> {
         let ping = self.checker.backend.ping();
         #[cfg(feature = "rules")]
@@ -347,7 +321,6 @@ impl RateLimiter {
     }
 
     /// Returns a pause by the clock of this limiter.
-    #[cfg(any(feature = "stream", feature = "tower"))]
     pub(crate) fn pause(&self, wait: Duration) -> Pause {
         let backend = Arc::clone(&self.checker.backend);
         let clock = backend.clock().clone();
@@ -486,7 +459,8 @@ impl RateLimiter {
     /// [`StoreError`](crate::StoreError) when Redis does not reply: other processes may or may not find the key
     /// blocked. This process then rejects the calls that it decides without Redis.
     pub fn block(&self, limit: &Limit, key: impl Key, duration: Duration) -> Answer<()> {
-        self.checker.count(limit, &key).block(BlockChange::block_for(duration)).map(drop)
+        let blocked = self.checker.count(limit, &key).block(BlockChange::block_for(duration));
+        Box::pin(async move { blocked.await.map(drop) })
     }
 
     /// Ends the block of a key: see [`block`](Self::block). Returns whether it was blocked: `false` can mean another

@@ -85,7 +85,7 @@ impl Operator<'_> {
     ///     let _ = limiter.check(&LOGIN, "alice", 1).await;
     /// }
     /// let keys = limiter.operator().rejected_keys(20);
-    /// assert_eq!((keys[0].limit.as_str(), &*keys[0].key, keys[0].rejected), ("login", "alice", 3));
+    /// assert_eq!((keys[0].limit, &*keys[0].key, keys[0].rejected), ("login", "alice", 3));
     /// # Ok(())
     /// # }
     /// ```

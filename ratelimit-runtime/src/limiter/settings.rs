@@ -21,65 +21,96 @@ use crate::text::duration::parse_text;
 /// What the names of all variables of the environment begin with.
 const PREFIX: &str = "RATELIMIT_";
 
-/// The settings of a limiter in a configuration or in the environment; each is a setting of the [`Builder`].
-///
-/// With feature `serde`, any format has them:
-///
-/// ```no_run
-/// # #[cfg(feature = "serde")] {
-/// use ratelimit_runtime::{RateLimiter, RateLimiterSettings};
-///
-/// let settings: RateLimiterSettings = toml::from_str(
-///     r#"
-///         redis_url = "redis://limiter@10.0.0.5"
-///         password_file = "/run/secrets/redis-password"
-///         key_prefix = "shop"
-///         deadline = "50ms"
-///         on_error = "local"
-///         instances = 4
-///     "#,
-/// )?;
-/// let limiter = settings.builder()?.build()?;
-/// # }
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-///
-/// In the environment, `RATELIMIT_` precedes each name, in capitals: `RATELIMIT_REDIS_URL`, `RATELIMIT_DEADLINE`. An
-/// empty variable is not set.
-///
-/// Some settings of the [`Builder`] are no part of a configuration, such as `max_pending`. Show an error of a parser by
-/// its `Display`: the `Debug` of that of `toml` contains the whole text, with the password of a URL.
-#[derive(Clone, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(default, deny_unknown_fields))]
-#[non_exhaustive]
-pub struct RateLimiterSettings {
-    /// [`Builder::redis`]; without it, the process counts.
-    pub redis_url: Option<String>,
-    /// The path of a [`PasswordFile`](crate::PasswordFile), which exists when the limiter is built.
-    pub password_file: Option<PathBuf>,
-    /// The path of a PEM file: [`Builder::root_certificates`].
-    pub root_certificates: Option<PathBuf>,
-    /// The path of a PEM file: [`Builder::client_certificate`].
-    pub client_certificate: Option<PathBuf>,
-    /// The path of a PEM file: the private key of the client certificate.
-    pub client_key: Option<PathBuf>,
-    /// [`Builder::server_name`].
-    pub server_name: Option<String>,
-    /// [`Builder::key_prefix`].
-    pub key_prefix: Option<String>,
-    /// [`Builder::key_secret`].
-    pub key_secret: Option<String>,
-    /// [`Builder::deadline`], as a text: `50ms`.
-    #[cfg_attr(feature = "serde", serde(deserialize_with = "deserialize_duration"))]
-    pub deadline: Option<Duration>,
-    /// [`Builder::on_error`]: `local`, `allow` or `deny`.
-    pub on_error: Option<OnError>,
-    /// [`Builder::instances`].
-    pub instances: Option<u32>,
-    /// [`Builder::max_keys`].
-    pub max_keys: Option<usize>,
-    /// [`Builder::rules`]: `redis`, or the path of a file.
-    pub rules: Option<String>,
+/// Defines the settings, each with its type and the function that reads its text.
+macro_rules! settings {
+    (
+        $(#[$attribute:meta])*
+        pub struct $settings:ident {
+            $($(#[$of_field:meta])* $name:ident: $type:ty = $read:ident,)+
+        }
+    ) => {
+        $(#[$attribute])*
+        pub struct $settings {
+            $($(#[$of_field])* pub $name: Option<$type>,)+
+        }
+
+        /// The names of all settings.
+        const NAMES: &[&str] = &[$(stringify!($name)),+];
+
+        impl $settings {
+            /// Sets a setting by its name. Returns whether there is one.
+            fn set(&mut self, name: &str, text: &str) -> Result<bool, String> {
+                match name {
+                    $(stringify!($name) => self.$name = Some($read(text)?),)+
+                    _ => return Ok(false),
+                }
+                Ok(true)
+            }
+        }
+    };
+}
+
+settings! {
+    /// The settings of a limiter in a configuration or in the environment; each is a setting of the [`Builder`].
+    ///
+    /// With feature `serde`, any format has them:
+    ///
+    /// ```no_run
+    /// # #[cfg(feature = "serde")] {
+    /// use ratelimit_runtime::{RateLimiter, RateLimiterSettings};
+    ///
+    /// let settings: RateLimiterSettings = toml::from_str(
+    ///     r#"
+    ///         redis_url = "redis://limiter@10.0.0.5"
+    ///         password_file = "/run/secrets/redis-password"
+    ///         key_prefix = "shop"
+    ///         deadline = "50ms"
+    ///         on_error = "local"
+    ///         instances = 4
+    ///     "#,
+    /// )?;
+    /// let limiter = settings.builder()?.build()?;
+    /// # }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// In the environment, `RATELIMIT_` precedes each name, in capitals: `RATELIMIT_REDIS_URL`, `RATELIMIT_DEADLINE`.
+    /// An empty variable is not set.
+    ///
+    /// Some settings of the [`Builder`] are no part of a configuration, such as `max_pending`. Show an error of a
+    /// parser by its `Display`: the `Debug` of that of `toml` contains the whole text, with the password of a URL.
+    #[derive(Clone, Default, PartialEq, Eq)]
+    #[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(default, deny_unknown_fields))]
+    #[non_exhaustive]
+    pub struct RateLimiterSettings {
+        /// [`Builder::redis`]; without it, the process counts.
+        redis_url: String = parsed,
+        /// The path of a [`PasswordFile`](crate::PasswordFile), which exists when the limiter is built.
+        password_file: PathBuf = parsed,
+        /// The path of a PEM file: [`Builder::root_certificates`].
+        root_certificates: PathBuf = parsed,
+        /// The path of a PEM file: [`Builder::client_certificate`].
+        client_certificate: PathBuf = parsed,
+        /// The path of a PEM file: the private key of the client certificate.
+        client_key: PathBuf = parsed,
+        /// [`Builder::server_name`].
+        server_name: String = parsed,
+        /// [`Builder::key_prefix`].
+        key_prefix: String = parsed,
+        /// [`Builder::key_secret`].
+        key_secret: String = parsed,
+        /// [`Builder::deadline`], as a text: `50ms`.
+        #[cfg_attr(feature = "serde", serde(deserialize_with = "deserialize_duration"))]
+        deadline: Duration = duration,
+        /// [`Builder::on_error`]: `local`, `allow` or `deny`.
+        on_error: OnError = on_error,
+        /// [`Builder::instances`].
+        instances: u32 = parsed,
+        /// [`Builder::max_keys`].
+        max_keys: usize = parsed,
+        /// [`Builder::rules`]: `redis`, or the path of a file.
+        rules: String = parsed,
+    }
 }
 
 // Two of them are secrets.
@@ -111,7 +142,7 @@ impl RateLimiterSettings {
                 continue;
             }
             let setting = setting.to_ascii_lowercase();
-            let text = value.into_string().map_err(|_| "it is not UTF-8".to_owned());
+            let text = value.to_str().ok_or_else(|| "it is not UTF-8".to_owned());
             let is_known = text.and_then(|text| settings.set(&setting, text));
             if !is_known.map_err(|message| invalid(&setting, &message))? {
                 unknown.push(variable.to_owned());
@@ -119,27 +150,6 @@ impl RateLimiterSettings {
         }
         unknown.sort_unstable();
         Ok((settings, unknown))
-    }
-
-    /// Sets a setting by its name. Returns whether there is one.
-    fn set(&mut self, name: &str, text: String) -> Result<bool, String> {
-        match name {
-            "redis_url" => self.redis_url = Some(text),
-            "password_file" => self.password_file = Some(text.into()),
-            "root_certificates" => self.root_certificates = Some(text.into()),
-            "client_certificate" => self.client_certificate = Some(text.into()),
-            "client_key" => self.client_key = Some(text.into()),
-            "server_name" => self.server_name = Some(text),
-            "key_prefix" => self.key_prefix = Some(text),
-            "key_secret" => self.key_secret = Some(text),
-            "deadline" => self.deadline = Some(duration(&text)?),
-            "on_error" => self.on_error = Some(on_error(&text)?),
-            "instances" => self.instances = Some(number(&text)?),
-            "max_keys" => self.max_keys = Some(number(&text)?),
-            "rules" => self.rules = Some(text),
-            _ => return Ok(false),
-        }
-        Ok(true)
     }
 
     /// Returns a builder with these settings.
@@ -160,24 +170,13 @@ impl RateLimiterSettings {
             #[cfg(not(feature = "redis"))]
             Some(_) => return Err(BuildError::RedisDisabled),
         }
-        if let Some(prefix) = &self.key_prefix {
-            builder = builder.key_prefix(prefix);
-        }
-        if let Some(secret) = &self.key_secret {
-            builder = builder.key_secret(secret.as_bytes());
-        }
-        if let Some(deadline) = self.deadline {
-            builder = builder.deadline(deadline);
-        }
-        if let Some(on_error) = self.on_error {
-            builder = builder.on_error(on_error);
-        }
-        if let Some(instances) = self.instances {
-            builder = builder.instances(instances);
-        }
-        if let Some(keys) = self.max_keys {
-            builder = builder.max_keys(keys);
-        }
+        builder.key_prefix = self.key_prefix.clone().unwrap_or(builder.key_prefix);
+        builder.key_secret = self.key_secret.clone().map(String::into_bytes);
+        builder.max_keys = self.max_keys.unwrap_or(builder.max_keys);
+        let settings = &mut builder.settings;
+        settings.deadline = self.deadline.unwrap_or(settings.deadline);
+        settings.on_error = self.on_error.unwrap_or(settings.on_error);
+        settings.instances = self.instances.unwrap_or(settings.instances);
         match self.rules.as_deref() {
             None => Ok(builder),
             #[cfg(feature = "rules")]
@@ -228,28 +227,12 @@ impl RateLimiterSettings {
     }
 }
 
-/// The names of all settings.
-const NAMES: [&str; 13] = [
-    "redis_url",
-    "password_file",
-    "root_certificates",
-    "client_certificate",
-    "client_key",
-    "server_name",
-    "key_prefix",
-    "key_secret",
-    "deadline",
-    "on_error",
-    "instances",
-    "max_keys",
-    "rules",
-];
-
 /// Reports variables of the environment that are no setting.
 pub(super) fn report_unknown(unknown: &[String]) {
     for variable in unknown {
         let setting = variable.trim_start_matches(PREFIX).to_ascii_lowercase();
-        let meant = closest(&setting, NAMES).map(|name| format!("{PREFIX}{}", name.to_uppercase()));
+        let meant = closest(&setting, NAMES.iter().copied())
+            .map(|name| format!("{PREFIX}{}", name.to_uppercase()));
         let meant = meant.as_deref();
         tracing::warn!(
             variable,
@@ -283,7 +266,8 @@ fn duration(text: &str) -> Result<Duration, String> {
     parse_text(text).map(Duration::from_micros)
 }
 
-fn number<N: FromStr>(text: &str) -> Result<N, String> {
+/// Reads a text, which any text is, or a number.
+fn parsed<T: FromStr>(text: &str) -> Result<T, String> {
     text.parse().map_err(|_| format!("`{text}` is not a number in its range"))
 }
 

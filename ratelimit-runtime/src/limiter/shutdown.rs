@@ -1,7 +1,6 @@
 //! The end of a limiter: it gives back the units that the process holds, and sends pending settlements.
 
-use std::pin::pin;
-use std::time::Duration;
+use std::future::ready;
 
 use tokio::time::timeout;
 
@@ -9,7 +8,6 @@ use super::RateLimiter;
 use crate::check::Checker;
 #[cfg(doc)]
 use crate::limit::Limit;
-use crate::owner::{Owner, ReportedLosses};
 #[cfg(doc)]
 use crate::reply::Rejection;
 use crate::reply::{Answer, StoreError};
@@ -24,20 +22,21 @@ impl RateLimiter {
     /// - [`StoreError::SettlementsLost`](crate::StoreError::SettlementsLost) when settlements were lost since the last
     ///   `flush`: they were sent and Redis has not replied, or has replied with an error; or too many were pending. The
     ///   others are settled.
-    /// - [`StoreError::Timeout`](crate::StoreError::Timeout) when Redis has settled nothing for ten
-    ///   [deadlines](crate::Builder::deadline). The settlements that it has not received stay pending. If Redis stops
-    ///   replying, `flush` ends after twenty deadlines at most.
+    /// - [`StoreError::Timeout`](crate::StoreError::Timeout) when Redis has not settled all of them within ten
+    ///   [deadlines](crate::Builder::deadline). The settlements that it has not received stay pending: call `flush`
+    ///   again.
+    #[must_use]
     pub fn flush(&self) -> Answer<()> {
         let backend = &self.checker.backend;
-        let Some(owner) = backend.owner.clone() else { return Answer::ready(Ok(())) };
-        let (_, is_stated) = owner.in_flight();
-        if owner.is_flushed() && is_stated {
-            return Answer::ready(Ok(()));
-        }
+        let Some(owner) = backend.owner.clone() else { return Box::pin(ready(Ok(()))) };
         let deadline = 10 * backend.settings.deadline;
         backend.answer(move |_| async move {
-            flush(&owner, deadline).await?;
-            timeout(deadline, owner.stated()).await.map_err(|_| StoreError::Timeout { deadline })
+            let flushed = async {
+                owner.flushed().await?;
+                owner.stated().await;
+                Ok(())
+            };
+            timeout(deadline, flushed).await.unwrap_or(Err(StoreError::Timeout { deadline }))
         })
     }
 
@@ -74,6 +73,7 @@ impl RateLimiter {
     /// [`StoreError`](crate::StoreError) when Redis does not reply in time: units that were not given back, and charges
     /// that were not settled, then count as used. [`StoreError::InFlight`](crate::StoreError::InFlight) if all is given
     /// back, and calls still run that hold units.
+    #[must_use]
     pub fn shutdown(&self) -> Answer<()> {
         let Checker { backend, leases, waiting, .. } = self.checker.clone();
         backend.answer(|backend| async move {
@@ -81,14 +81,9 @@ impl RateLimiter {
             let Some(owner) = backend.owner.as_ref() else { return Ok(()) };
             let (deadline, mut result) = (backend.settings.deadline, Ok(()));
             let all = async {
-                let flushed = owner.flushed(ReportedLosses::SinceNow);
-                // Each gives back what it holds, also after a failure. The first failure is the result.
-                result = leases.shut_down().await;
-                result = result.clone().and(waiting.rested().await);
-                result = result.clone().and(flushed.await);
-                // What went back meanwhile.
-                let flushed = owner.flushed(ReportedLosses::SinceNow);
-                result = result.clone().and(flushed.await);
+                leases.shut_down().await;
+                waiting.rested().await;
+                result = owner.flushed().await;
                 if result.is_ok() {
                     owner.stated().await;
                 }
@@ -101,20 +96,5 @@ impl RateLimiter {
                 (units, _) => Err(StoreError::InFlight { units }),
             }
         })
-    }
-}
-
-/// Waits until all settlements are done. Fails if some were lost, and once none was settled for `deadline`.
-async fn flush(owner: &Owner, deadline: Duration) -> Result<(), StoreError> {
-    let mut flushed = pin!(owner.flushed(ReportedLosses::SinceLastFlush));
-    loop {
-        let before = owner.replies();
-        match timeout(deadline, flushed.as_mut()).await {
-            Ok(result) => return result,
-            Err(_) if owner.replies() == before => {
-                return Err(StoreError::Timeout { deadline });
-            }
-            Err(_) => {}
-        }
     }
 }

@@ -3,20 +3,20 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Agenda<T, K> {
-    order: BTreeSet<(T, K)>,
-    times: BTreeMap<K, T>,
+pub(crate) struct Agenda<K> {
+    order: BTreeSet<(u64, K)>,
+    times: BTreeMap<K, u64>,
 }
 
-impl<T, K> Default for Agenda<T, K> {
+impl<K> Default for Agenda<K> {
     fn default() -> Self {
         Self { order: BTreeSet::new(), times: BTreeMap::new() }
     }
 }
 
-impl<T: Copy + Ord, K: Copy + Ord> Agenda<T, K> {
+impl<K: Copy + Ord> Agenda<K> {
     /// Plans a key for a time, in place of the time that it had; without one, removes it.
-    pub(crate) fn plan(&mut self, key: K, at: Option<T>) {
+    pub(crate) fn plan(&mut self, key: K, at: Option<u64>) {
         let before = match at {
             Some(at) => self.times.insert(key, at),
             None => self.times.remove(&key),
@@ -31,23 +31,23 @@ impl<T: Copy + Ord, K: Copy + Ord> Agenda<T, K> {
     }
 
     /// Plans a key for a time, unless it comes earlier.
-    pub(crate) fn plan_by(&mut self, key: K, at: T) {
+    pub(crate) fn plan_by(&mut self, key: K, at: u64) {
         let planned = self.time_of(key);
         self.plan(key, Some(planned.map_or(at, |planned| planned.min(at))));
     }
 
     /// Returns the time of a key.
-    fn time_of(&self, key: K) -> Option<T> {
+    fn time_of(&self, key: K) -> Option<u64> {
         self.times.get(&key).copied()
     }
 
     /// Returns the first time.
-    pub(crate) fn first(&self) -> Option<T> {
+    pub(crate) fn first(&self) -> Option<u64> {
         self.order.first().map(|(at, _)| *at)
     }
 
     /// Takes the first key whose time has come.
-    pub(crate) fn take_due(&mut self, now: T) -> Option<K> {
+    pub(crate) fn take_due(&mut self, now: u64) -> Option<K> {
         let (_, key) = self.order.first().copied().filter(|(at, _)| *at <= now)?;
         self.plan(key, None);
         Some(key)

@@ -14,6 +14,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::mem;
 
 use super::agenda::Agenda;
+use crate::algorithm::BlockChange;
 use crate::key::KeyId;
 use crate::reply::StoreError;
 use crate::store::{Failure, MAX_CORRECTED};
@@ -34,9 +35,8 @@ pub(super) trait Queueable {
 
     fn kind(&self) -> Kind;
 
-    /// Returns whether this blocks the key; or unblocks it, so that blocks that wait need not be sent.
-    fn blocks(&self) -> bool;
-    fn unblocks(&self) -> bool;
+    /// Returns the change of the block of the key. Once it is unblocked, blocks that wait need not be sent.
+    fn block(&self) -> BlockChange;
 
     /// Returns whether something is left to correct at `now`, by the clock of the limiter.
     fn is_due(&self, now: u64) -> bool;
@@ -69,7 +69,7 @@ pub(super) enum Sent {
 pub(super) struct Corrections<E> {
     lanes: BTreeMap<u16, Lane<E>>,
     /// The lanes that have something to send and no pending request, by the real time from which they send.
-    agenda: Agenda<u64, u16>,
+    agenda: Agenda<u16>,
     /// How many requests are pending.
     requests: usize,
     /// How many corrections wait for each server, and how many blocks.
@@ -108,7 +108,7 @@ impl<E: Queueable> Corrections<E> {
         let lane = self.lanes.entry(slot).or_insert_with(|| Lane::new(server));
         let (kind, mut lost) = (added.kind(), None);
         let waiting = self.waiting.entry(lane.server).or_default();
-        if added.unblocks() {
+        if matches!(added.block(), BlockChange::Unblock | BlockChange::Reset) {
             let is_undone = |it: &E| it.kind() == Kind::Block && it.key_id() == added.key_id();
             let first = mem::take(&mut lane.first).into_iter();
             let (undone, kept): (Vec<_>, Vec<_>) = first.partition(is_undone);
@@ -304,7 +304,7 @@ impl<E: Queueable> Lane<E> {
         let sent = || self.sent.iter().flatten();
         match added.kind() {
             Kind::GiveBack | Kind::Settlement => false,
-            Kind::Block | Kind::Awaited if added.blocks() => {
+            Kind::Block | Kind::Awaited if matches!(added.block(), BlockChange::BlockFor(_)) => {
                 let is_before = |it: &E| it.kind() == Kind::Awaited && is_of_key(it);
                 self.awaited == 0 || !self.rest.iter().chain(sent()).any(is_before)
             }

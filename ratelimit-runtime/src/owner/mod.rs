@@ -19,7 +19,9 @@ mod slots;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
+use std::collections::HashMap;
 use std::future::poll_fn;
+use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -35,7 +37,6 @@ use self::corrections::{Corrections, Kind, Queueable, Sent};
 use self::held::HeldReply;
 pub(crate) use self::held::HeldSlot;
 pub(crate) use self::notices::Notices;
-use self::notices::{PendingBlock, PendingBlocks};
 use self::slots::{SlotCounts, SlotEnds, SlotRequest};
 use crate::algorithm::{BlockChange, Charged, Correction, Outcome};
 use crate::background::{
@@ -71,7 +72,9 @@ struct Core {
     notices: Arc<Notices>,
     clock: Clock,
     queue: Mutex<OwnValue<Queue>>,
-    blocks: Arc<PendingBlocks>,
+    /// Of each key that this process is about to block how many blocks are pending, and the latest end, by the steady
+    /// clock of the limiter.
+    blocks: Mutex<OwnValue<HashMap<KeyId, (usize, u64)>>>,
     /// The corrections that are not done.
     pending: WorkCount,
     /// The beginning of real time.
@@ -90,21 +93,9 @@ struct Queue {
 /// What became of settlements.
 #[derive(Default)]
 struct Losses {
-    replies: u64,
     lost: u64,
     /// Why the last one was lost; `None` if it was never sent.
     cause: Option<StoreError>,
-    /// How many of the lost ones a flush has reported.
-    reported: u64,
-}
-
-/// Which lost settlements a flush reports.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum ReportedLosses {
-    /// Those since the last flush.
-    SinceLastFlush,
-    /// Those since the call.
-    SinceNow,
 }
 
 /// A correction that is not done.
@@ -112,20 +103,11 @@ struct QueuedCorrection {
     corrected: CorrectedCharge,
     /// The time at which it was added, by the steady clock of the limiter.
     at: u64,
-    reply_to: ReplyTo,
-    pending_block: Option<PendingBlock>,
+    kind: Kind,
+    /// Who waits for the result. A flush reports lost corrections for which nobody waits.
+    reply_to: Option<ResultSender>,
     /// Dropped last: a flush reads the losses once nothing is pending.
     pending: PendingWork,
-}
-
-/// Who learns of the result.
-enum ReplyTo {
-    /// A settlement has no waiting caller. A flush reports lost settlements.
-    Nobody,
-    /// Whoever waits, if anybody does. The units go back in any case.
-    Whoever(ResultSender),
-    /// A caller. While the store executes nothing, it receives the error, and nothing stays queued.
-    Caller(ResultSender),
 }
 
 type ResultSender = oneshot::Sender<Result<Outcome, StoreError>>;
@@ -144,7 +126,7 @@ impl Owner {
             notices: Arc::clone(notices),
             clock: clock.clone(),
             queue: Mutex::default(),
-            blocks: Arc::default(),
+            blocks: Mutex::default(),
             pending: WorkCount::default(),
             start: Instant::now(),
         };
@@ -163,10 +145,11 @@ impl Owner {
         let CorrectedCharge { charge, correction, block } = corrected;
         // Apart, because a block that waits is not sent once the key is unblocked.
         if block != BlockChange::None {
-            self.add(CorrectedCharge::block(Arc::clone(&charge), block), ReplyTo::Nobody);
+            self.add(CorrectedCharge::block(Arc::clone(&charge), block), Kind::Block, None);
         }
         if correction.change != 0 {
-            self.add(CorrectedCharge::by(charge, correction), ReplyTo::Nobody);
+            let kind = if correction.less() > 0 { Kind::GiveBack } else { Kind::Settlement };
+            self.add(CorrectedCharge::by(charge, correction), kind, None);
         }
     }
 
@@ -174,55 +157,46 @@ impl Owner {
     pub(crate) fn give_back(self: &Arc<Self>, charge: Arc<Charge>, charged: Charged) -> GivenBack {
         let (sender, given_back) = oneshot::channel();
         let correction = Correction::give_back(charged, charge.cost);
-        self.add(CorrectedCharge::by(charge, correction), ReplyTo::Whoever(sender));
+        self.add(CorrectedCharge::by(charge, correction), Kind::GiveBack, Some(sender));
         given_back
     }
 
     /// Corrects a charge for a caller, who waits for the result within its deadline.
     pub(crate) fn correct(self: &Arc<Self>, corrected: CorrectedCharge) -> GivenBack {
         let (sender, result) = oneshot::channel();
-        self.add(corrected, ReplyTo::Caller(sender));
+        self.add(corrected, Kind::Awaited, Some(sender));
         result
     }
 
     /// Returns until when a key is blocked that this process is about to block.
     #[inline]
     pub(crate) fn blocked_until(&self, key_id: KeyId) -> Option<u64> {
-        self.core.blocks.blocked_until(key_id)
+        lock_own(&self.core.blocks).get(&key_id).map(|(_, until)| *until)
     }
 
-    /// Returns whether a flush would succeed now.
+    /// Returns whether no correction is pending; for tests.
     pub(crate) fn is_flushed(&self) -> bool {
-        let queue = self.core.lock();
-        self.core.pending.pending() == 0 && queue.losses.lost == queue.losses.reported
-    }
-
-    /// Returns the number of corrections to which the store has replied.
-    pub(crate) fn replies(&self) -> u64 {
-        self.core.lock().losses.replies
+        self.core.pending.pending() == 0
     }
 
     /// Completes once all corrections up to now are done. Fails if settlements were lost.
-    pub(crate) fn flushed(
-        &self,
-        losses: ReportedLosses,
-    ) -> impl Future<Output = Result<(), StoreError>> + Send + use<> {
-        let (core, queue) = (Arc::clone(&self.core), self.core.lock());
-        let reported = match losses {
-            ReportedLosses::SinceLastFlush => queue.losses.reported,
-            ReportedLosses::SinceNow => queue.losses.lost,
-        };
+    pub(crate) fn flushed(&self) -> impl Future<Output = Result<(), StoreError>> + Send + use<> {
+        let core = Arc::clone(&self.core);
         let ended = self.core.pending.ended();
-        drop(queue);
         self.background.revive();
         async move {
             ended.await;
-            core.lock().losses.report(reported)
+            core.lock().losses.report()
         }
     }
 
-    fn add(self: &Arc<Self>, corrected: CorrectedCharge, reply_to: ReplyTo) {
-        self.core.add(corrected, reply_to);
+    fn add(
+        self: &Arc<Self>,
+        corrected: CorrectedCharge,
+        kind: Kind,
+        reply_to: Option<ResultSender>,
+    ) {
+        self.core.add(corrected, kind, reply_to);
         self.wake();
     }
 
@@ -246,22 +220,23 @@ impl Drop for Owner {
 }
 
 impl Core {
-    fn add(&self, corrected: CorrectedCharge, reply_to: ReplyTo) {
+    fn add(&self, corrected: CorrectedCharge, kind: Kind, reply_to: Option<ResultSender>) {
         // A child that has no runtime yet would add to the copy of its parent's queue.
         read_process();
         let (key_id, at) = (corrected.charge.key_id, self.clock.steady());
-        let pending_block = match corrected.block {
-            BlockChange::BlockFor(time) => Some(self.blocks.begin(key_id, at + time)),
-            BlockChange::None | BlockChange::Unblock | BlockChange::Reset => None,
-        };
+        if let BlockChange::BlockFor(time) = corrected.block {
+            let mut blocks = lock_own(&self.blocks);
+            let (pending, latest) = blocks.entry(key_id).or_default();
+            (*pending, *latest) = (*pending + 1, (at + time).max(*latest));
+        }
         let slot = self.store.slot(&corrected.charge);
         let (server, pending) = (self.store.server_of(slot), self.pending.begin());
-        let added = QueuedCorrection { corrected, at, reply_to, pending_block, pending };
+        let added = QueuedCorrection { corrected, at, kind, reply_to, pending };
         let (mut queue, mut left) = (self.lock(), Vec::new());
         let lost = queue.corrections.add(slot, server, added, self.real(), &mut left);
         queue.changed.notify_one();
         drop(queue);
-        leave(left);
+        self.leave(left);
         if let Some(lost) = lost {
             foreign(report::settlement_queue_full);
             self.lose(lost);
@@ -271,7 +246,7 @@ impl Core {
     /// Sends what is queued, until the owner is dropped and all is done. Gives up what the store does not execute for
     /// [`SHUTDOWN_GRACE`] after that.
     async fn run(self: Arc<Self>, owner: Weak<Owner>) {
-        let mut deserted: Option<(Instant, u64)> = None;
+        let mut deserted: Option<Instant> = None;
         loop {
             let sent = catch_unwind(AssertUnwindSafe(|| {
                 let looks = self.send_slots();
@@ -287,9 +262,7 @@ impl Core {
             let changed = {
                 let queue = self.lock();
                 if owner.strong_count() == 0 {
-                    let replies = queue.losses.replies;
-                    let before = deserted.filter(|(_, before)| *before == replies);
-                    let (since, _) = *deserted.insert(before.unwrap_or((Instant::now(), replies)));
+                    let since = *deserted.get_or_insert_with(Instant::now);
                     let is_done = queue.corrections.is_empty() && queue.slots.is_empty();
                     if is_done || since.elapsed() > SHUTDOWN_GRACE {
                         break;
@@ -394,15 +367,13 @@ impl Core {
             foreign(|| drop(reply_to.send(result)));
         }
         for (charge, units) in ends.lost {
-            foreign(|| report::units_lost(&charge.terms.identity.name, units));
+            foreign(|| report::units_lost(charge.terms.identity.name, units));
             foreign(|| self.notices.released(charge.key_id));
         }
         for (charge, charged) in ends.returns {
             let correction = Correction::give_back(charged, charge.cost);
-            self.add(
-                CorrectedCharge::by(charge, correction),
-                ReplyTo::Whoever(oneshot::channel().0),
-            );
+            let reply_to = Some(oneshot::channel().0);
+            self.add(CorrectedCharge::by(charge, correction), Kind::GiveBack, reply_to);
         }
     }
 
@@ -422,7 +393,7 @@ impl Core {
             let wake = queue.corrections.next_wake();
             drop(queue);
             let Some((slot, due)) = next else {
-                leave(left);
+                self.leave(left);
                 return wake.map(|at| Duration::from_micros(at.saturating_sub(real)));
             };
             let (core, here, count) = (Arc::clone(self), Arc::clone(self), due.len());
@@ -431,7 +402,7 @@ impl Core {
                 let unanswered = || vec![Err(Failure::NoReply(ended())); count];
                 here.replied(slot, results.unwrap_or_else(unanswered));
             });
-            leave(left);
+            self.leave(left);
         }
     }
 
@@ -448,23 +419,22 @@ impl Core {
 
     /// Tells everyone what has become of a correction. All of them are foreign code, and a panic there loses nothing.
     fn end(&self, queued: QueuedCorrection, result: CorrectResult) {
-        let QueuedCorrection { corrected, reply_to, pending_block, pending, .. } = queued;
+        let QueuedCorrection { corrected, kind, reply_to, pending, .. } = queued;
         let CorrectedCharge { charge, correction, block } = corrected;
-        drop(pending_block);
+        self.end_block(charge.key_id, block);
         let mut queue = self.lock();
-        match (&result, &reply_to) {
-            (Ok(outcome), _) => {
-                queue.losses.replies += 1;
+        match &result {
+            Ok(outcome) => {
                 if block == BlockChange::Reset && charge.statement.is_some() {
                     queue.slots.reset(charge.key_id, outcome.remaining, self.real());
                 }
             }
-            (Err(error), ReplyTo::Nobody) => {
+            Err(error) if kind != Kind::Awaited => {
                 let was_sent = !matches!(error, Failure::NotExecuted(_));
                 queue.losses.lost += 1;
                 queue.losses.cause = was_sent.then(|| error.error().clone());
             }
-            (Err(_), _) => {}
+            Err(_) => {}
         }
         drop(queue);
         if !matches!(result, Err(Failure::NotExecuted(_))) {
@@ -472,18 +442,41 @@ impl Core {
             foreign(|| self.notices.changed(charge.key_id, block));
         }
         match (result, reply_to) {
-            (Ok(_), ReplyTo::Nobody) => {
-                foreign(|| report::settled(&charge.terms.identity.name, correction.more()));
+            (Ok(_), None) => {
+                foreign(|| {
+                    report::count(report::DEBT, charge.terms.identity.name, correction.more());
+                });
             }
-            (Err(_), ReplyTo::Nobody) => {
-                foreign(|| report::settlement_lost(&charge.terms.identity.name));
+            (Err(_), None) => {
+                foreign(|| report::count(report::LOST, charge.terms.identity.name, 1));
             }
-            (result, ReplyTo::Whoever(sender) | ReplyTo::Caller(sender)) => {
+            (result, Some(sender)) => {
                 let result = result.map_err(StoreError::from);
                 foreign(|| drop(sender.send(result)));
             }
         }
         foreign(|| drop(pending));
+    }
+
+    /// Ends corrections that have nothing left to correct.
+    fn leave(&self, left: Vec<QueuedCorrection>) {
+        for QueuedCorrection { corrected, kind, reply_to, pending, .. } in left {
+            self.end_block(corrected.charge.key_id, corrected.block);
+            if let Some(sender) = reply_to.filter(|_| kind != Kind::Awaited) {
+                foreign(|| drop(sender.send(Ok(Outcome::UNDECIDED))));
+            }
+            foreign(|| drop(pending));
+        }
+    }
+
+    fn end_block(&self, key_id: KeyId, block: BlockChange) {
+        let mut blocks = lock_own(&self.blocks);
+        if let (BlockChange::BlockFor(_), Some((pending, _))) = (block, blocks.get_mut(&key_id)) {
+            *pending -= 1;
+            if *pending == 0 {
+                blocks.remove(&key_id);
+            }
+        }
     }
 
     /// Gives up a correction that was never sent.
@@ -560,28 +553,18 @@ impl Queueable for QueuedCorrection {
     }
 
     fn kind(&self) -> Kind {
-        let CorrectedCharge { correction, block, .. } = &self.corrected;
-        match self.reply_to {
-            ReplyTo::Caller(_) => Kind::Awaited,
-            _ if *block != BlockChange::None => Kind::Block,
-            _ if correction.less() > 0 => Kind::GiveBack,
-            _ => Kind::Settlement,
-        }
+        self.kind
     }
 
-    fn blocks(&self) -> bool {
-        matches!(self.corrected.block, BlockChange::BlockFor(_))
-    }
-
-    fn unblocks(&self) -> bool {
-        matches!(self.corrected.block, BlockChange::Unblock | BlockChange::Reset)
+    fn block(&self) -> BlockChange {
+        self.corrected.block
     }
 
     fn is_due(&self, now: u64) -> bool {
         match &self.reply_to {
-            ReplyTo::Caller(sender) => !sender.is_closed(),
-            ReplyTo::Whoever(_) => !self.has_left(now),
-            ReplyTo::Nobody => {
+            Some(sender) if self.kind == Kind::Awaited => !sender.is_closed(),
+            Some(_) => !self.has_left(now),
+            None => {
                 let (correction, block) = self.rest(now);
                 correction.change != 0 || block != BlockChange::None
             }
@@ -590,26 +573,14 @@ impl Queueable for QueuedCorrection {
 }
 
 impl Losses {
-    /// Fails if more than `reported` settlements are lost.
-    fn report(&mut self, reported: u64) -> Result<(), StoreError> {
-        self.reported = self.lost;
-        match self.lost - reported {
+    /// Fails if corrections were lost since the last call.
+    fn report(&mut self) -> Result<(), StoreError> {
+        match mem::take(&mut self.lost) {
             0 => Ok(()),
             lost => {
                 Err(StoreError::SettlementsLost { lost, cause: self.cause.clone().map(Arc::new) })
             }
         }
-    }
-}
-
-/// Ends corrections that have nothing left to correct.
-fn leave(left: Vec<QueuedCorrection>) {
-    for queued in left {
-        foreign(|| match queued.reply_to {
-            ReplyTo::Whoever(sender) => drop(sender.send(Ok(Outcome::UNDECIDED))),
-            ReplyTo::Nobody | ReplyTo::Caller(_) => {}
-        });
-        foreign(|| drop((queued.pending_block, queued.pending)));
     }
 }
 

@@ -10,14 +10,12 @@
 //! calls cannot end it earlier. If this limiter gives units back, the cache removes the entry at once. If another
 //! process gives units back or resets the count, the entry expires after a second at most.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use once_cell::sync::OnceCell;
 
 use crate::algorithm::{BlockChange, Correction, Outcome, Verdict};
-use crate::background::{OwnValue, lock_own};
 use crate::key::KeyId;
 use crate::limit::Terms;
 use crate::reply::Source;
@@ -75,44 +73,6 @@ impl Notices {
         }
         if change != BlockChange::None {
             self.returned(key_id, change);
-        }
-    }
-}
-
-#[derive(Default)]
-pub(super) struct PendingBlocks {
-    /// Of each key how many blocks are pending, and the latest end, by the steady clock of the limiter.
-    keys: Mutex<OwnValue<HashMap<KeyId, (usize, u64)>>>,
-}
-
-/// A block that is pending until this is dropped.
-pub(super) struct PendingBlock {
-    pending: Arc<PendingBlocks>,
-    key_id: KeyId,
-}
-
-impl PendingBlocks {
-    pub(super) fn begin(self: &Arc<Self>, key_id: KeyId, until: u64) -> PendingBlock {
-        let mut keys = lock_own(&self.keys);
-        let (blocks, latest) = keys.entry(key_id).or_default();
-        (*blocks, *latest) = (*blocks + 1, until.max(*latest));
-        PendingBlock { pending: Arc::clone(self), key_id }
-    }
-
-    /// Returns the time until which a key is blocked.
-    pub(super) fn blocked_until(&self, key_id: KeyId) -> Option<u64> {
-        lock_own(&self.keys).get(&key_id).map(|(_, until)| *until)
-    }
-}
-
-impl Drop for PendingBlock {
-    fn drop(&mut self) {
-        let mut keys = lock_own(&self.pending.keys);
-        if let Some((blocks, _)) = keys.get_mut(&self.key_id) {
-            *blocks -= 1;
-            if *blocks == 0 {
-                keys.remove(&self.key_id);
-            }
         }
     }
 }

@@ -32,16 +32,16 @@ const MAX_CALLS: usize = 1024;
 const MAX_MIXED: usize = 32;
 
 /// The counts of this process.
+#[derive(Default)]
 pub(super) struct SlotCounts {
-    /// A random number of this process.
-    process: u64,
+    process: ProcessNumber,
     last_seq: u64,
     counts: HashMap<KeyId, SlotCount>,
     wants: HashMap<u64, Want>,
     last_want: u64,
     /// The next looks at counts: by real time, and by the time of the limiter.
-    soon: Agenda<u64, KeyId>,
-    later: Agenda<u64, KeyId>,
+    soon: Agenda<KeyId>,
+    later: Agenda<KeyId>,
     statements: usize,
     /// The replies on their way to callers. One that does not arrive releases its units.
     pub(super) replies: usize,
@@ -96,22 +96,13 @@ pub(super) struct SlotEnds {
     pub(super) returns: Vec<(Arc<Charge>, Charged)>,
 }
 
-impl Default for SlotCounts {
+/// A random number of this process.
+struct ProcessNumber(u64);
+
+impl Default for ProcessNumber {
     fn default() -> Self {
         // 52 bits, which the numbers of scripts hold exactly.
-        let process = (RandomState::new().hash_one(seen_process()) >> 12).max(1);
-        Self {
-            process,
-            last_seq: 0,
-            counts: HashMap::new(),
-            wants: HashMap::new(),
-            last_want: 0,
-            soon: Agenda::default(),
-            later: Agenda::default(),
-            statements: 0,
-            replies: 0,
-            changed: Arc::default(),
-        }
+        Self((RandomState::new().hash_one(seen_process()) >> 12).max(1))
     }
 }
 
@@ -222,7 +213,7 @@ impl SlotCounts {
     pub(super) fn peeked(&self, charge: &Arc<Charge>) -> Arc<Charge> {
         let count = self.counts.get(&charge.key_id).filter(|count| !count.units.is_pending());
         let Some(count) = count else { return Arc::clone(charge) };
-        let (process, seq) = (self.process, self.last_seq + 1);
+        let (process, seq) = (self.process.0, self.last_seq + 1);
         let statement = Some(Statement { process, seq, ..count.units.peeked() });
         Arc::new(Charge { statement, ..(**charge).clone() })
     }
@@ -470,19 +461,27 @@ impl SlotCounts {
             return None;
         }
         let mut wants = vec![self.dequeue(number)?];
-        while is_single(&wants[0])
-            && wants.len() < MAX_CALLS
-            && let Some(next) =
-                self.counts.get(&key_ids[0]).and_then(|it| it.queue.front().copied())
-            && key_ids.iter().all(|key_id| self.is_next(*key_id, next))
+        let mut is_mixed = false;
+        while let Some(next) =
+            self.counts.get(&key_ids[0]).and_then(|count| count.queue.front().copied())
             && let Some(want) = self.wants.get(&next)
+            && is_single(&wants[0])
             && is_single(want)
-            && have_equal_counts(&want.calls.charges, &charges)
-            && let Some(want) = self.dequeue(next)
+            && key_ids.iter().all(|key_id| self.is_next(*key_id, next))
         {
-            wants.push(want);
+            let is_like = !is_mixed && have_equal_counts(&want.calls.charges, &charges);
+            if !is_like && can_mix(&wants, want, &charges, slot_of) {
+                is_mixed = true;
+                for charge in &*want.calls.charges {
+                    if !charges.iter().any(|known| known.key_id == charge.key_id) {
+                        charges.push(Arc::clone(charge));
+                    }
+                }
+            } else if !is_like || wants.len() == MAX_CALLS {
+                break;
+            }
+            wants.extend(self.dequeue(next));
         }
-        let is_mixed = self.mix(&mut wants, &mut charges, slot_of);
         // A call whose caller has dropped it takes nothing.
         wants.retain(|want| !want.reply_to.is_closed());
         let first = wants.first()?.calls.clone();
@@ -514,46 +513,10 @@ impl SlotCounts {
         Some(TakeRequest { calls, wants })
     }
 
-    /// Takes calls along that have only one count of calls in flight in common, and adds their rates to `charges`.
-    /// Returns whether there are any.
-    fn mix(
-        &mut self,
-        wants: &mut Vec<Want>,
-        charges: &mut Vec<Arc<Charge>>,
-        slot_of: impl Fn(&Charge) -> u16,
-    ) -> bool {
-        let (Some(first), before) = (wants.first(), wants.len()) else { return false };
-        let Some(slot) = only_slot(first) else { return false };
-        let (slot, hash_slot) = (Arc::clone(slot), slot_of(slot));
-        if !charges.iter().all(|charge| slot_of(charge) == hash_slot) {
-            return false;
-        }
-        while wants.len() < MAX_MIXED
-            && let Some(next) =
-                self.counts.get(&slot.key_id).and_then(|count| count.queue.front().copied())
-            && let Some(want) = self.wants.get(&next)
-            && only_slot(want).is_some()
-            && want.calls.charges.iter().all(|charge| {
-                let known = charges.iter().find(|known| known.key_id == charge.key_id);
-                let is_own =
-                    known.map_or(charge.statement.is_none(), |known| is_equal(known, charge));
-                is_own && slot_of(charge) == hash_slot
-            })
-        {
-            for charge in &*want.calls.charges {
-                if !charges.iter().any(|known| known.key_id == charge.key_id) {
-                    charges.push(Arc::clone(charge));
-                }
-            }
-            wants.extend(self.dequeue(next));
-        }
-        wants.len() > before
-    }
-
     /// Begins a statement of a known count. Returns the charge with it.
     fn state(&mut self, charge: &Arc<Charge>, now: u64, waited_us: u64) -> Arc<Charge> {
         self.last_seq += 1;
-        let (seq, process) = (self.last_seq, self.process);
+        let (seq, process) = (self.last_seq, self.process.0);
         let count = self.counts.get_mut(&charge.key_id);
         let statement = count.map(|count| {
             let stated = count.units.state(seq, now);
@@ -642,13 +605,28 @@ fn rates_of(calls: &Calls, reply: &Reply) -> Vec<(Arc<Charge>, Charged)> {
     rates
 }
 
-/// Returns the only count of calls in flight of a single call that takes units from each of its counts.
-fn only_slot(want: &Want) -> Option<&Arc<Charge>> {
-    let takes_all = |costs: &[u64]| costs.iter().all(|cost| *cost > 0);
-    let is_mixable = is_single(want) && !want.is_alone && takes_all(&want.calls.runs[0].costs);
-    let mut slots = slots_of(&want.calls.charges);
-    let (_, slot) = slots.next().filter(|_| is_mixable)?;
-    slots.next().is_none().then_some(slot)
+/// Returns whether a call can share a request with others that have only its count of calls in flight in common.
+fn can_mix(
+    wants: &[Want],
+    want: &Want,
+    charges: &[Arc<Charge>],
+    slot_of: impl Fn(&Charge) -> u16,
+) -> bool {
+    // It takes units from each of its counts, and from one of calls in flight.
+    let is_mixable = |it: &Want| {
+        let takes_all = it.calls.runs[0].costs.iter().all(|cost| *cost > 0);
+        takes_all && !it.is_alone && slots_of(&it.calls.charges).count() == 1
+    };
+    let is_known = |charge: &Arc<Charge>| {
+        let known = charges.iter().find(|known| known.key_id == charge.key_id);
+        known.map_or(charge.statement.is_none(), |known| is_equal(known, charge))
+    };
+    let mut all = charges.iter().chain(&want.calls.charges);
+    wants.len() < MAX_MIXED
+        && is_mixable(&wants[0])
+        && is_mixable(want)
+        && want.calls.charges.iter().all(is_known)
+        && all.all(|charge| slot_of(charge) == slot_of(&charges[0]))
 }
 
 fn is_single(want: &Want) -> bool {

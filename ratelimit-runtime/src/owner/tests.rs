@@ -6,7 +6,7 @@ use tokio::sync::oneshot;
 
 use super::corrections::{Corrections, Kind, MAX_WAITING, PAUSE, Queueable, Sent};
 use super::slots::{SlotCounts, SlotEnds, SlotRequest};
-use crate::algorithm::Op;
+use crate::algorithm::{BlockChange, Op};
 use crate::key::KeyId;
 use crate::limit::Limit;
 use crate::reply::StoreError;
@@ -25,12 +25,12 @@ impl Queueable for Numbered {
         self.2
     }
 
-    fn blocks(&self) -> bool {
-        self.2 == Kind::Block
-    }
-
-    fn unblocks(&self) -> bool {
-        self.0 == UNBLOCKS
+    fn block(&self) -> BlockChange {
+        match self {
+            Self(UNBLOCKS, ..) => BlockChange::Unblock,
+            Self(_, _, Kind::Block, _) => BlockChange::BlockFor(1),
+            Self(..) => BlockChange::None,
+        }
     }
 
     fn is_due(&self, _: u64) -> bool {

@@ -3,7 +3,6 @@
 //! layer is built, a limit that code checks by hand when it first rejects a call, or when a call first looks for its
 //! rules. The number of others is bounded, because code can make any number of limits.
 
-#[cfg(feature = "tower")]
 use std::panic::Location;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -34,7 +33,6 @@ pub(crate) struct RegisteredLimit {
 }
 
 /// Returns all limits: first the annotated ones, in the order of their first calls, then the others.
-#[cfg(feature = "rules")]
 pub(crate) fn limits() -> Vec<RegisteredLimit> {
     let registry = lock();
     let is_other = |other: &&RegisteredLimit| !registry.is_annotated(&other.limit);
@@ -48,7 +46,6 @@ pub(crate) fn limits_with_counts() -> Vec<(RegisteredLimit, CallCounts)> {
 }
 
 /// Returns a number that grows with each change of the registered limits.
-#[cfg(feature = "rules")]
 pub(crate) fn version() -> usize {
     lock().version
 }
@@ -77,7 +74,6 @@ impl RegisteredLimit {
 const MOST: usize = 256;
 
 /// Registers a limit of a layer.
-#[cfg(feature = "tower")]
 pub(crate) fn add_of_layer(limit: &Limit, place: &'static Location<'static>) {
     lock().add(limit, || {
         // Leaked once for each limit. A program has few limits.

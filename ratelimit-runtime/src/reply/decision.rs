@@ -37,16 +37,6 @@ impl Decision {
         }
     }
 
-    /// Returns the decision of this process about a call that it has admitted.
-    #[inline]
-    pub(crate) fn admitted_here(capacity: u64, remaining: u64, reset_us: u64) -> Self {
-        Self::new(
-            capacity,
-            &Outcome { remaining, reset_us, ..Outcome::UNDECIDED },
-            Source::Embedded,
-        )
-    }
-
     /// Returns the decision about a call that is admitted because no store could decide.
     pub(crate) fn undecided(capacity: u64) -> Self {
         Self::new(capacity, &Outcome::UNDECIDED, Source::Fallback)
@@ -54,7 +44,8 @@ impl Decision {
 
     /// Returns the decision about a call without a limit.
     pub(crate) fn unlimited() -> Self {
-        Self::admitted_here(u64::MAX, u64::MAX, 0)
+        let all = Outcome { remaining: u64::MAX, ..Outcome::UNDECIDED };
+        Self::new(u64::MAX, &all, Source::Embedded)
     }
 
     /// Returns the decision of this process about a call that it rejects. `limit` is the capacity.

@@ -1,12 +1,11 @@
 //! Errors of stores and of the builder, and mistakes of the program. Each text says what is wrong and, if it helps,
 //! what to do.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::limit::Name;
-use crate::printing::error_by_text;
+use crate::printing::texts;
 
 /// Why a store did not decide. If Redis may still have charged the key, the documentation of the variant says so.
 #[derive(Clone, PartialEq, Eq)]
@@ -57,7 +56,6 @@ pub enum StoreError {
     NotShared,
     /// The rules in Redis have changed since they were read, so
     /// [`share_rules`](crate::Operator::share_rules) wrote nothing. Read them again, and repeat the change.
-    #[cfg(feature = "rules")]
     RulesChanged,
     /// The limiter was shut down while the call waited. Nothing was charged.
     ShuttingDown,
@@ -80,66 +78,35 @@ pub enum StoreError {
     },
 }
 
-impl fmt::Display for StoreError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Timeout { deadline } => {
-                write!(f, "no reply from Redis within the deadline of {deadline:?}")
-            }
-            Self::Connection { message } => write!(f, "no connection to Redis: {message}"),
-            Self::CircuitOpen { cause } => {
-                write!(f, "Redis receives no requests until it replies to a probe; cause: {cause}")
-            }
-            Self::Overloaded { max_pending } => write!(
-                f,
-                "{max_pending} decisions are already pending: reduce the load on Redis, or raise \
-                 `max_pending`"
-            ),
-            Self::ForeignKey { key } => write!(
-                f,
-                "the Redis key `{key}` does not hold the state of a rate limit: delete the key, or set \
-                 another `key_prefix`"
-            ),
-            Self::Server { code, message } => {
-                write!(f, "Redis replied {code}: {message}")?;
-                if let Some(advice) = advice(code, message) {
-                    write!(f, " ({advice})")?;
-                }
-                Ok(())
-            }
-            Self::NotShared => f.write_str(
-                "this limiter shares no rules, because it has no Redis: build it with `redis`, or change the \
-                 rules of this process with `set_rules`",
-            ),
-            #[cfg(feature = "rules")]
-            Self::RulesChanged => f.write_str(
-                "the rules have changed since they were read: read them again, and repeat the change",
-            ),
-            Self::ShuttingDown => {
-                f.write_str("the rate limiter was shut down while the call waited")
-            }
-            Self::SettlementsLost { lost, cause } => {
-                write!(f, "{lost} settlements were lost, so the charges stay as they are; cause: ")?;
-                match cause {
-                    Some(cause) => cause.fmt(f),
-                    None => f.write_str("they were not sent, because too many were pending"),
-                }
-            }
-            Self::InFlight { units } => write!(
-                f,
-                "calls hold {units} units in flight: end them before the shutdown, or keep the process until they have \
-                 ended"
-            ),
-        }
+texts! {
+    StoreError {
+        Timeout { deadline } => "no reply from Redis within the deadline of {deadline:?}";
+        Connection { message } => "no connection to Redis: {message}";
+        CircuitOpen { cause } => "Redis receives no requests until it replies to a probe; cause: {cause}";
+        Overloaded { max_pending } => "{max_pending} decisions are already pending: reduce the load on Redis, or raise \
+             `max_pending`";
+        ForeignKey { key } => "the Redis key `{key}` does not hold the state of a rate limit: delete the key, or set \
+             another `key_prefix`";
+        Server { code, message } => "Redis replied {code}: {message}{}", advice(code, message);
+        NotShared => "this limiter shares no rules, because it has no Redis: build it with `redis`, or change the \
+             rules of this process with `set_rules`";
+        RulesChanged => "the rules have changed since they were read: read them again, and repeat the change";
+        ShuttingDown => "the rate limiter was shut down while the call waited";
+        SettlementsLost { lost, cause } => "{lost} settlements were lost, so the charges stay as they are; cause: {}",
+            cause.as_ref().map_or_else(|| NOT_SENT.to_owned(), ToString::to_string);
+        InFlight { units } => "calls hold {units} units in flight: end them before the shutdown, or keep the process \
+             until they have ended";
     }
 }
+
+const NOT_SENT: &str = "they were not sent, because too many were pending";
 
 const LOGIN_ADVICE: &str = "check the user and password of the Redis URL, a password alone is \
     `redis://:password@host`; the server must know a password before a provider returns it";
 
-/// Returns what an operator can do about an error of the server.
-fn advice(code: &str, message: &str) -> Option<&'static str> {
-    Some(match code {
+/// Returns what an operator can do about an error of the server, in parentheses.
+fn advice(code: &str, message: &str) -> String {
+    let advice = match code {
         "NOPERM" => {
             "allow this user EVALSHA, EVAL, and the commands of the scripts on its key prefix: see \
              \"What Redis holds\"; if the server rejects TIME, set `clock(Clock::Client)`"
@@ -183,8 +150,9 @@ fn advice(code: &str, message: &str) -> Option<&'static str> {
         "ERR" if message.contains("not allowed from script") => {
             "this server rejects TIME in scripts: set `clock(Clock::Client)`"
         }
-        _ => return None,
-    })
+        _ => return String::new(),
+    };
+    format!(" ({advice})")
 }
 
 /// Why a limiter could not be built.
@@ -220,11 +188,11 @@ pub enum BuildError {
     ShortKeySecret,
     /// The key prefix has braces, which would put all keys into one slot of a cluster.
     BracesInPrefix,
-    /// The key prefix contains an algorithm and a period. These stand between the prefix and the name of a
-    /// limit, so a limit under another prefix could have the same key.
+    /// The key prefix contains the name of an algorithm between colons. It stands between the prefix and the name of a
+    /// limit, so a limit of another prefix could have the same key in Redis.
     #[non_exhaustive]
     LimitInPrefix {
-        /// The algorithm and the period, such as `sliding:1m`.
+        /// The name, such as `sliding`.
         part: Arc<str>,
     },
     /// The rules cannot be read. Names the file, and the line of a mistake.
@@ -234,7 +202,6 @@ pub enum BuildError {
         message: Arc<str>,
     },
     /// [`Rules::redis`](crate::Rules::redis) is set, but no Redis is.
-    #[cfg(feature = "rules")]
     RulesWithoutRedis,
     /// A limited function was called outside of a scope, after
     /// [`RateLimiter::require_scope`](crate::RateLimiter::require_scope).
@@ -253,83 +220,42 @@ pub enum BuildError {
     InvalidServerName,
 }
 
-impl fmt::Display for BuildError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::InvalidUrl { message } => write!(
-                f,
-                "the Redis URL is invalid ({message}): write \
-                 `redis://[user:password@]host[:port][/database]`, `unix:///path`, \
-                 `redis+sentinel://host,host/service` or `redis+cluster://host,host`, with `@ / : # % ?` in \
-                 a password percent-encoded"
-            ),
-            Self::InvalidSetting { name, message } => write!(
-                f,
-                "the setting `{name}` of the rate limiter, in the environment `RATELIMIT_{}`, is invalid: {message}",
-                name.to_ascii_uppercase()
-            ),
-            Self::CredentialsWithoutRedis => f.write_str(
-                "`password_file` and `credentials` need the URL of a Redis: set `redis_url`, in the environment \
-                 `RATELIMIT_REDIS_URL`, or call `redis`",
-            ),
-            Self::RedisDisabled => f.write_str(
-                "RATELIMIT_REDIS_URL is set, but `ratelimit-runtime` was built without its feature `redis`: \
-                 enable the feature, or unset the variable",
-            ),
-            Self::ZeroDeadline => {
-                f.write_str("`deadline` must be above zero: with zero, every decision would fail")
-            }
-            Self::ZeroKeys => {
-                f.write_str("`max_keys` must be at least 1: with 0, the store could not count")
-            }
-            Self::ZeroPending => f.write_str(
-                "`max_pending` must be at least 1: with 0, the limiter could send no request",
-            ),
-            Self::ShortKeySecret => f.write_str(
-                "`key_secret` must have at least 16 bytes: write random ones, as `openssl rand -hex 16` prints them",
-            ),
-            Self::InvalidRules { message } => f.write_str(message),
-            #[cfg(feature = "rules")]
-            Self::RulesWithoutRedis => f.write_str(
-                "`Rules::redis()` reads the rules from the Redis of the limiter: set its URL with `redis`, or \
-                 read the rules from a file with `Rules::file`",
-            ),
-            Self::BracesInPrefix => f.write_str(
-                "`key_prefix` must not contain `{` or `}`: they would put all keys into one slot of a \
-                 cluster",
-            ),
-            Self::LimitInPrefix { part } => write!(
-                f,
-                "`key_prefix` must not contain `{part}`: an algorithm and a period stand between the \
-                 prefix and the name of a limit, so a limit of another prefix could have the same key in \
-                 Redis. Write `{}`, or another word",
-                part.replace(':', "-")
-            ),
-            Self::NoScope => f.write_str(
-                "a limited function was called outside of a `RateLimiter::scope`, and `require_scope` \
-                 forbids it: spawn a task with `tokio::spawn(in_scope(future))`, and build the layers of \
-                 a server with the limiter of the test",
-            ),
-            Self::TlsDisabled => f.write_str(
-                "the Redis URL requires TLS, but `ratelimit-runtime` was built without its feature \
-                 `tls`: enable `tls-ring`, or `tls` if the application installs cryptography of its own, or write \
-                 `redis://`",
-            ),
-            Self::NoCryptography => f.write_str(
-                "the Redis URL requires TLS, and no cryptography is chosen: enable the feature `tls-ring` or \
-                 `tls-aws-lc` of `ratelimit-runtime`, or install a `rustls::crypto::CryptoProvider` before the \
-                 limiter is built",
-            ),
-            Self::InvalidCertificate { message } => write!(
-                f,
-                "the certificates for TLS are invalid ({message}): pass the contents of PEM files; a setting has \
-                 their path"
-            ),
-            Self::InvalidServerName => f.write_str(
-                "`server_name` must be the name in the certificates of the servers: a host name, as \
-                 `cache.example.com`, or an IP address",
-            ),
-        }
+texts! {
+    BuildError {
+        InvalidUrl { message } => "the Redis URL is invalid ({message}): write \
+             `redis://[user:password@]host[:port][/database]`, `unix:///path`, `redis+sentinel://host,host/service` or \
+             `redis+cluster://host,host`, with `@ / : # % ?` in a password percent-encoded";
+        InvalidSetting { name, message } => "the setting `{name}` of the rate limiter, in the environment \
+             `RATELIMIT_{}`, is invalid: {message}", name.to_ascii_uppercase();
+        CredentialsWithoutRedis => "`password_file` and `credentials` need the URL of a Redis: set `redis_url`, in the \
+             environment `RATELIMIT_REDIS_URL`, or call `redis`";
+        RedisDisabled => "RATELIMIT_REDIS_URL is set, but `ratelimit-runtime` was built without its feature `redis`: \
+             enable the feature, or unset the variable";
+        ZeroDeadline => "`deadline` must be above zero: with zero, every decision would fail";
+        ZeroKeys => "`max_keys` must be at least 1: with 0, the store could not count";
+        ZeroPending => "`max_pending` must be at least 1: with 0, the limiter could send no request";
+        ShortKeySecret => "`key_secret` must have at least 16 bytes: write random ones, as `openssl rand -hex 16` \
+             prints them";
+        InvalidRules { message } => "{message}";
+        RulesWithoutRedis => "`Rules::redis()` reads the rules from the Redis of the limiter: set its URL with \
+             `redis`, or read the rules from a file with `Rules::file`";
+        BracesInPrefix => "`key_prefix` must not contain `{{` or `}}`: they would put all keys into one slot of a \
+             cluster";
+        LimitInPrefix { part } => "`key_prefix` must not contain `{part}` between colons: an algorithm and a period \
+             stand between the prefix and the name of a limit, so a limit of another prefix could have the same key in \
+             Redis. Write another word";
+        NoScope => "a limited function was called outside of a `RateLimiter::scope`, and `require_scope` forbids it: \
+             spawn a task with `tokio::spawn(in_scope(future))`, and build the layers of a server with the limiter of \
+             the test";
+        TlsDisabled => "the Redis URL requires TLS, but `ratelimit-runtime` was built without its feature `tls`: \
+             enable `tls-ring`, or `tls` if the application installs cryptography of its own, or write `redis://`";
+        NoCryptography => "the Redis URL requires TLS, and no cryptography is chosen: enable the feature `tls-ring` or \
+             `tls-aws-lc` of `ratelimit-runtime`, or install a `rustls::crypto::CryptoProvider` before the limiter is \
+             built";
+        InvalidCertificate { message } => "the certificates for TLS are invalid ({message}): pass the contents of PEM \
+             files; a setting has their path";
+        InvalidServerName => "`server_name` must be the name in the certificates of the servers: a host name, as \
+             `cache.example.com`, or an IP address";
     }
 }
 
@@ -365,45 +291,32 @@ pub enum Mistake {
     Configuration(BuildError),
 }
 
-impl fmt::Display for Mistake {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NoLimits => {
-                f.write_str("`check_all` was called without limits: pass at least one")
-            }
-            Self::SharedCount { name } => write!(
-                f,
-                "two limits named `{name}` have the same algorithm, period and align, so they would share a \
-                 count: rename one of them"
-            ),
-            Self::MixedLimits => f.write_str(
-                "the limits of one decision must have the same `scope`, `on_error`, `shadow` and `wait`: change \
-                 them, or check the limits one after the other (in separate layers)",
-            ),
-            Self::Leased => f.write_str(
-                "units of this limit are leased in advance, so they belong to no call: to settle charges, or to decide \
-                 it together with calls in flight, remove its `lease`",
-            ),
-            Self::ChargedOnce => f.write_str(
-                "a call that `Limit::once` remembers has no charge that could be settled, and no slot, and does not \
-                 wait: decide it by `check_all`, or a layer without `count_if`, beside rates without a `wait`",
-            ),
-            Self::NeedsPermit => f.write_str(
-                "a call of this limit holds its units until it ends, and a check returns nothing that could give \
-                 them back: use `acquire` and keep the permit, the attribute, or a layer of a server",
-            ),
-            Self::NoKeySecret => f.write_str(
-                "a hashed key that is counted on Redis needs a secret which all processes share: set `key_secret` of \
-                 the builder, or `RATELIMIT_KEY_SECRET` for the limiter of the environment, to 16 random bytes or more",
-            ),
-            Self::Configuration(
-                error @ (BuildError::NoScope
-                | BuildError::RedisDisabled
-                | BuildError::ShortKeySecret),
-            ) => error.fmt(f),
-            Self::Configuration(error) => write!(f, "RATELIMIT_REDIS_URL cannot be used: {error}"),
-        }
+texts! {
+    Mistake {
+        NoLimits => "`check_all` was called without limits: pass at least one";
+        SharedCount { name } => "two limits named `{name}` have the same algorithm, period and align, so they would \
+             share a count: rename one of them";
+        MixedLimits => "the limits of one decision must have the same `scope`, `on_error`, `shadow` and `wait`: change \
+             them, or check the limits one after the other (in separate layers)";
+        Leased => "units of this limit are leased in advance, so they belong to no call: to settle charges, or to \
+             decide it together with calls in flight, remove its `lease`";
+        ChargedOnce => "a call that `Limit::once` remembers has no charge that could be settled, and no slot, and does \
+             not wait: decide it by `check_all`, or a layer without `count_if`, beside rates without a `wait`";
+        NeedsPermit => "a call of this limit holds its units until it ends, and a check returns nothing that could \
+             give them back: use `acquire` and keep the permit, the attribute, or a layer of a server";
+        NoKeySecret => "a hashed key that is counted on Redis needs a secret which all processes share: set \
+             `key_secret` of the builder, or `RATELIMIT_KEY_SECRET` for the limiter of the environment, to 16 random \
+             bytes or more";
+        Configuration (error) => "{}{error}", error.variable();
     }
 }
 
-error_by_text!(StoreError, BuildError, Mistake);
+impl BuildError {
+    /// Returns the variable whose value is wrong, for errors that do not name it.
+    fn variable(&self) -> &'static str {
+        match self {
+            Self::NoScope | Self::RedisDisabled | Self::ShortKeySecret => "",
+            _ => "RATELIMIT_REDIS_URL cannot be used: ",
+        }
+    }
+}

@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::{Decision, Mistake, StoreError};
-use crate::limit::{Limit, LimitLabel, Name, Quota};
+use crate::limit::{Limit, Name, Quota};
 
 /// Why a call was rejected.
 ///
@@ -103,26 +103,28 @@ impl Rejection {
     /// ```
     #[must_use]
     pub fn limited(limit: &Limit, retry_after: Duration) -> Self {
-        let LimitLabel { name, quota, .. } = limit.label();
-        Self::Limited { name, quota, decision: Self::decision(limit, retry_after) }
+        let (name, quota, decision) =
+            (limit.name(), limit.quota(), Self::decision(limit, retry_after));
+        Self::Limited { name, quota, decision }
     }
 
     /// Creates the rejection of a call whose key is blocked for `retry_after`, for tests of the code that handles it.
     #[must_use]
     pub fn blocked(limit: &Limit, retry_after: Duration) -> Self {
-        let LimitLabel { name, quota, .. } = limit.label();
-        Self::Blocked { name, quota, decision: Self::decision(limit, retry_after) }
+        let (name, quota, decision) =
+            (limit.name(), limit.quota(), Self::decision(limit, retry_after));
+        Self::Blocked { name, quota, decision }
     }
 
     /// Creates the rejection of a call while as many calls are in flight as `limit` admits, for tests.
     #[must_use]
     pub fn busy(limit: &Limit) -> Self {
-        Self::busy_by(&limit.label(), Self::decision(limit, Duration::ZERO))
+        Self::busy_by(limit, Self::decision(limit, Duration::ZERO))
     }
 
-    pub(crate) fn busy_by(label: &LimitLabel, decision: Decision) -> Self {
-        let LimitLabel { name, quota, capacity, .. } = *label;
-        let in_flight = capacity.saturating_sub(decision.remaining);
+    pub(crate) fn busy_by(limit: &Limit, decision: Decision) -> Self {
+        let (name, quota) = (limit.name(), limit.quota());
+        let in_flight = limit.terms().capacity.saturating_sub(decision.remaining);
         let decision = Decision { retry_after: Duration::ZERO, ..decision };
         Self::Busy { name, quota, in_flight, decision }
     }
@@ -134,40 +136,28 @@ impl Rejection {
     /// Creates the rejection of a call whose cost exceeds the capacity of `limit`, for tests.
     #[must_use]
     pub fn cost_exceeds_capacity(limit: &Limit, cost: u64) -> Self {
-        Self::exceeds_capacity_of(&limit.label(), cost)
+        let (name, hidden) = (limit.name(), limit.policy().hidden);
+        let (capacity, varies) = (limit.terms().capacity, limit.policy().varies);
+        Self::CostExceedsCapacity { name, cost, capacity, varies, hidden }
     }
 
     /// Creates the rejection of a call about which the store could not decide, for tests.
     #[must_use]
     pub fn unavailable(limit: &Limit, error: StoreError) -> Self {
-        Self::unavailable_by(&limit.label(), error)
+        Self::Unavailable { name: limit.name(), error, hidden: limit.policy().hidden }
     }
 
     /// Creates the rejection of a call with a mistake of the program, for tests.
     #[must_use]
     pub fn mistake(limit: &Limit, mistake: Mistake) -> Self {
-        Self::mistake_by(&limit.label(), mistake)
+        Self::Mistake { name: limit.name(), mistake, hidden: limit.policy().hidden }
     }
 
     /// Creates the rejection of a call that an amount of 0 or a rule blocks. `retry_after` is `Duration::MAX` for a
     /// block without an end.
     pub(crate) fn blocked_without_count(limit: &Limit, retry_after: Duration) -> Self {
         let decision = Decision { limit: 0, ..Self::decision(limit, retry_after) };
-        Self::Blocked { name: limit.label().name, quota: limit.quota().blocked(), decision }
-    }
-
-    pub(crate) fn exceeds_capacity_of(label: &LimitLabel, cost: u64) -> Self {
-        let LimitLabel { name, capacity, varies, quota, .. } = *label;
-        Self::CostExceedsCapacity { name, cost, capacity, varies, hidden: quota.is_hidden() }
-    }
-
-    /// Creates the rejection of a call that was not decided.
-    pub(crate) fn unavailable_by(label: &LimitLabel, error: StoreError) -> Self {
-        Self::Unavailable { name: label.name, error, hidden: label.quota.is_hidden() }
-    }
-
-    pub(crate) fn mistake_by(label: &LimitLabel, mistake: Mistake) -> Self {
-        Self::Mistake { name: label.name, mistake, hidden: label.quota.is_hidden() }
+        Self::Blocked { name: limit.name(), quota: limit.quota().blocked(), decision }
     }
 
     /// Returns the name and the quota of the limit, and the decision; `None` if the call was not decided.
@@ -209,14 +199,14 @@ impl Rejection {
 
     /// Returns the name of the limit that rejected the call.
     #[must_use]
-    pub fn name(&self) -> &str {
+    pub fn name(&self) -> &'static str {
         match self {
             Self::Limited { name, .. }
             | Self::Blocked { name, .. }
             | Self::Busy { name, .. }
             | Self::CostExceedsCapacity { name, .. }
             | Self::Unavailable { name, .. }
-            | Self::Mistake { name, .. } => name.as_str(),
+            | Self::Mistake { name, .. } => name,
         }
     }
 }

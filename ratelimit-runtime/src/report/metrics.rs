@@ -10,23 +10,19 @@ use std::time::Instant;
 use ::metrics::{Key, Label, Level, Metadata, Recorder, Unit};
 use once_cell::sync::Lazy;
 
-use super::{WaitEnd, decision_of, outcome_of, source_name};
-use crate::limit::{LimitLabel, Name};
+use super::{
+    DEBT, IN_FLIGHT, IN_FLIGHT_LOST, LOST, NOTIFIED, WaitEnd, decision_of, outcome_of, source_name,
+};
+use crate::limit::{Limit, Name};
 use crate::reply::{Decision, Rejection, Source};
 
 const DECISIONS: &str = "ratelimit_decisions_total";
 const DURATION: &str = "ratelimit_decision_duration_seconds";
 const KEYS: &str = "ratelimit_keys";
 const BREAKER: &str = "ratelimit_breaker_open";
-#[cfg(feature = "rules")]
 const RULES_LOST: &str = "ratelimit_rules_lost";
 const WAITING: &str = "ratelimit_waiting_calls";
 const WAIT: &str = "ratelimit_wait_duration_seconds";
-const DEBT: &str = "ratelimit_debt_units_total";
-const LOST: &str = "ratelimit_settlements_lost_total";
-const NOTIFIED: &str = "ratelimit_notifications_total";
-const IN_FLIGHT: &str = "ratelimit_in_flight";
-const IN_FLIGHT_LOST: &str = "ratelimit_in_flight_lost_total";
 
 /// The time at which a check or a wait started.
 pub(crate) type Started = Instant;
@@ -51,7 +47,6 @@ pub(crate) fn describe() {
     ];
     let gauges = [
         (BREAKER, "1 while the circuit breaker of a Redis server is open, else 0"),
-        #[cfg(feature = "rules")]
         (RULES_LOST, "1 while Redis has lost the rules that this process has read from it, else 0"),
         (WAITING, "Calls that wait to be admitted, by limit"),
         (IN_FLIGHT, "Units that calls of this process hold while they run, by limit"),
@@ -84,16 +79,19 @@ fn with_recorder(work: impl FnOnce(&dyn Recorder)) {
 /// another one rejected it.
 pub(super) fn record(
     started: &Started,
-    label: &LimitLabel,
+    limit: &Limit,
     result: &Result<Decision, Rejection>,
     is_by_another: bool,
 ) {
     let took = started.elapsed();
     let result = result.as_ref();
-    let outcome =
-        if is_by_another { "rejected_by_another" } else { outcome_of(label.shadow, result) };
+    let outcome = if is_by_another {
+        "rejected_by_another"
+    } else {
+        outcome_of(limit.policy().shadow, result)
+    };
     let source = decision_of(result).map(|decision| decision.source);
-    let [counter, histogram] = decision_keys(label.name, outcome, source);
+    let [counter, histogram] = decision_keys(limit.name(), outcome, source);
     with_recorder(|recorder| {
         recorder.register_counter(counter, &METADATA).increment(1);
         recorder.register_histogram(histogram, &METADATA).record(took.as_secs_f64());
@@ -101,13 +99,13 @@ pub(super) fn record(
 }
 
 /// Records that a call waits. Returns the time.
-pub(crate) fn wait_started(name: &Name) -> Started {
+pub(crate) fn wait_started(name: Name) -> Started {
     change(WAITING, name, 1.0);
     Started::now()
 }
 
 /// Records that a call no longer waits.
-pub(crate) fn wait_ended(name: &Name, started: &Started, end: WaitEnd) {
+pub(crate) fn wait_ended(name: Name, started: &Started, end: WaitEnd) {
     let took = started.elapsed();
     change(WAITING, name, -1.0);
     let labels = vec![limit_label(name), Label::new("outcome", end.word())];
@@ -117,49 +115,24 @@ pub(crate) fn wait_ended(name: &Name, started: &Started, end: WaitEnd) {
     });
 }
 
-/// Records a charge that was corrected, and the units that the call has used beyond it.
-pub(crate) fn settled(name: &Name, more: u64) {
-    if more > 0 {
-        count(DEBT, name, more);
+pub(crate) fn count(counter: &'static str, name: Name, by: u64) {
+    if by == 0 {
+        return;
     }
-}
-
-/// Records units that calls hold from now on, or no longer if the number is negative.
-pub(crate) fn in_flight_changed(name: &Name, units: i64) {
-    change(IN_FLIGHT, name, units as f64);
-}
-
-/// Records units in flight that were lost before their calls have ended.
-pub(super) fn in_flight_lost(name: &Name, units: u64) {
-    count(IN_FLIGHT_LOST, name, units);
-}
-
-/// Records a charge that could not be corrected.
-pub(crate) fn settlement_lost(name: &Name) {
-    count(LOST, name, 1);
-}
-
-/// Records a call that has reached the `notify_at` of its limit.
-pub(super) fn notified(name: &Name) {
-    count(NOTIFIED, name, 1);
-}
-
-fn count(counter: &'static str, name: &Name, by: u64) {
     let key = Key::from_parts(counter, vec![limit_label(name)]);
     with_recorder(|recorder| recorder.register_counter(&key, &METADATA).increment(by));
 }
 
-fn change(gauge: &'static str, name: &Name, by: f64) {
+pub(crate) fn change(gauge: &'static str, name: Name, by: f64) {
     let key = Key::from_parts(gauge, vec![limit_label(name)]);
     with_recorder(|recorder| recorder.register_gauge(&key, &METADATA).increment(by));
 }
 
-fn limit_label(name: &Name) -> Label {
-    Label::new("limit", name.as_str())
+fn limit_label(name: Name) -> Label {
+    Label::new("limit", name)
 }
 
 /// Records that the breaker of a server opened or closed.
-#[cfg(feature = "redis")]
 pub(super) fn breaker(node: &str, open: bool) {
     let key = Key::from_parts(BREAKER, vec![Label::new("node", node.to_owned())]);
     let value = f64::from(u8::from(open));
@@ -167,7 +140,6 @@ pub(super) fn breaker(node: &str, open: bool) {
 }
 
 /// Records that Redis has lost the rules, or has rules again.
-#[cfg(feature = "rules")]
 pub(super) fn rules_lost(is_lost: bool) {
     static KEY: Key = Key::from_static_name(RULES_LOST);
     let value = f64::from(u8::from(is_lost));
@@ -203,7 +175,7 @@ fn decision_keys(name: Name, outcome: &'static str, source: Option<Source>) -> &
     if let Some(keys) = ALL.read().unwrap_or_else(PoisonError::into_inner).get(&decision) {
         return keys;
     }
-    let (limit, source) = (limit_label(&name), Label::new("source", source_name(source)));
+    let (limit, source) = (limit_label(name), Label::new("source", source_name(source)));
     let outcome = Label::new("outcome", outcome);
     let keys = [
         Key::from_parts(DECISIONS, vec![limit.clone(), outcome, source.clone()]),

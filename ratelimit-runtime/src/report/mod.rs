@@ -9,7 +9,6 @@ mod metrics;
 #[path = "unmeasured.rs"]
 mod metrics;
 mod rejected_keys;
-#[cfg(feature = "tower")]
 pub(crate) mod request_log;
 mod trace;
 
@@ -23,8 +22,7 @@ use tracing::Span;
 use tracing::field::Empty;
 
 pub(crate) use self::metrics::{
-    Started, describe, in_flight_changed, keys_changed, settled, settlement_lost, wait_ended,
-    wait_started,
+    Started, change, count, describe, keys_changed, wait_ended, wait_started,
 };
 pub use self::rejected_keys::RejectedKey;
 pub(crate) use self::rejected_keys::RejectedKeys;
@@ -32,10 +30,16 @@ pub use self::trace::RejectedCall;
 pub(crate) use self::trace::{LogSecret, ReportSettings};
 use self::trace::{RejectionHook, TracedKey};
 use crate::key::{Key, KeyId};
-use crate::limit::{Limit, LimitLabel, Name, OnError, Terms};
+use crate::limit::{Limit, Name, OnError, Terms};
 use crate::one_or_many::OneOrMany;
 use crate::reply::{Decision, Mistake, Rejection, Source, StoreError};
 use crate::sticky::StickyFlag;
+
+pub(crate) const DEBT: &str = "ratelimit_debt_units_total";
+pub(crate) const LOST: &str = "ratelimit_settlements_lost_total";
+pub(crate) const IN_FLIGHT: &str = "ratelimit_in_flight";
+const NOTIFIED: &str = "ratelimit_notifications_total";
+const IN_FLIGHT_LOST: &str = "ratelimit_in_flight_lost_total";
 
 /// The report of a check that is not finished.
 pub(crate) struct Report {
@@ -79,37 +83,32 @@ impl Report {
     /// Records a limit of a check. `is_admitted` is whether the check admits a call that this limit admits.
     pub(crate) fn record(
         &self,
-        label: &LimitLabel,
+        limit: &Limit,
         result: &Result<Decision, Rejection>,
         is_admitted: bool,
     ) {
-        metrics::record(&self.started, label, result, result.is_ok() && !is_admitted);
-        #[cfg(feature = "tower")]
-        request_log::with_current(|log| log.record_result(label, result));
+        metrics::record(&self.started, limit, result, result.is_ok() && !is_admitted);
+        request_log::with_current(|log| log.record_result(limit, result));
     }
 
     /// Reports the result of the check, as it is before a shadow admits the call.
-    pub(crate) fn end(self, label: &LimitLabel, result: &Result<Decision, Rejection>) {
+    pub(crate) fn end(self, limit: &Limit, result: &Result<Decision, Rejection>) {
         if let Err(rejection) = result {
             let key = self.keys.first();
-            emit(rejection, label.shadow, key);
+            emit(rejection, limit.policy().shadow, key);
             if let Some(on_rejected) = &self.on_rejected {
-                let (key, is_shadow) = (key.map_or("", |key| &*key.text), label.shadow);
+                let (key, is_shadow) = (key.map_or("", |key| &*key.text), limit.policy().shadow);
                 on_rejected(&RejectedCall { key, rejection, is_shadow });
             }
         }
-        self.record(label, result, true);
+        self.record(limit, result, true);
     }
 }
 
 /// Returns whether metrics or the log of a request record checks. They also record checks without an event.
 #[inline]
 pub(crate) fn is_recorded() -> bool {
-    #[cfg(feature = "tower")]
-    if request_log::is_open() {
-        return true;
-    }
-    cfg!(feature = "metrics")
+    cfg!(feature = "metrics") || request_log::is_open()
 }
 
 /// Returns the decision of the store about a call; `None` if no store has decided it.
@@ -138,9 +137,7 @@ fn outcome_of(is_shadow: bool, result: Result<&Decision, &Rejection>) -> &'stati
 }
 
 /// Adds a limit that is about to be decided to the log of the current web request.
-#[cfg_attr(not(feature = "tower"), allow(unused_variables, reason = "no web request has a log"))]
 pub(crate) fn expect(limit: &Limit) {
-    #[cfg(feature = "tower")]
     request_log::with_current(|log| log.expect(limit));
 }
 
@@ -195,9 +192,9 @@ pub(crate) fn store_overfull() {
 }
 
 /// Reports that a result asked to block its key for longer than its ceiling. The limit bounds how often that happens.
-pub(crate) fn block_cut(limit: &Name, asked: Duration, blocked_for: Duration) {
+pub(crate) fn block_cut(limit: Name, asked: Duration, blocked_for: Duration) {
     tracing::warn!(
-        limit = limit.as_str(),
+        limit,
         ?asked,
         ?blocked_for,
         "the result of a call asked to block its key for longer than `block_at_most`"
@@ -207,13 +204,12 @@ pub(crate) fn block_cut(limit: &Name, asked: Duration, blocked_for: Duration) {
 /// Reports that a charge has brought the units in use of a key to a percentage of its limit.
 pub(crate) fn notify(terms: &Terms, key: &str, percent: u8, used: u64) {
     let (name, capacity) = (&terms.identity.name, terms.capacity);
-    metrics::notified(name);
-    let (limit, remaining) = (name.as_str(), capacity.saturating_sub(used));
+    count(NOTIFIED, name, 1);
+    let (limit, remaining) = (name, capacity.saturating_sub(used));
     tracing::warn!(limit, key = %key, percent, used, remaining, capacity, "a call has reached `notify_at`");
 }
 
 /// Reports that Redis has lost the rules that it had, or has rules again. `version` is the version in force here.
-#[cfg(feature = "rules")]
 pub(crate) fn rules_lost(version: &str, is_lost: bool) {
     metrics::rules_lost(is_lost);
     if is_lost {
@@ -228,7 +224,6 @@ pub(crate) fn rules_lost(version: &str, is_lost: bool) {
 }
 
 /// Reports that the breaker of a server opened or closed.
-#[cfg(feature = "redis")]
 pub(crate) fn breaker(node: &str, cause: Option<&StoreError>) {
     metrics::breaker(node, cause.is_some());
     if let Some(cause) = cause {
@@ -249,7 +244,6 @@ pub(crate) enum WaitEnd {
 }
 
 impl WaitEnd {
-    #[cfg_attr(not(feature = "metrics"), allow(dead_code, reason = "the value of a label"))]
     pub(crate) fn word(self) -> &'static str {
         match self {
             Self::Admitted => "admitted",
@@ -270,11 +264,11 @@ pub(crate) fn long_line(limit: &str, calls: usize) {
 }
 
 /// Reports units in flight that were lost before their calls have ended: others may be admitted in their place.
-pub(crate) fn units_lost(name: &Name, units: u64) {
+pub(crate) fn units_lost(name: Name, units: u64) {
     if units > 0 {
-        metrics::in_flight_lost(name, units);
+        count(IN_FLIGHT_LOST, name, units);
         tracing::warn!(
-            limit = name.as_str(),
+            limit = name,
             units,
             "calls have lost their units in flight, because Redis has not heard of this process for the hold of the \
              limit, or the count was reset"
@@ -283,7 +277,6 @@ pub(crate) fn units_lost(name: &Name, units: u64) {
 }
 
 /// Reports that a server may evict counts.
-#[cfg(feature = "redis")]
 pub(crate) fn may_evict(node: &str, policy: &str) {
     tracing::warn!(
         node,
@@ -303,7 +296,7 @@ fn emit(rejection: &Rejection, shadow: bool, key: Option<&TracedKey>) {
             let reason = if is_blocked { ": the key is blocked" } else { "" };
             let has_end = decision.retry_after < Duration::MAX;
             tracing::debug!(
-                limit = name.as_str(),
+                limit = name,
                 key,
                 retry_after = has_end.then(|| tracing::field::debug(decision.retry_after)),
                 source = source_name(Some(decision.source)),
@@ -311,35 +304,35 @@ fn emit(rejection: &Rejection, shadow: bool, key: Option<&TracedKey>) {
             );
         }
         Rejection::Busy { name, in_flight, decision, .. } => tracing::debug!(
-            limit = name.as_str(),
+            limit = name,
             key,
             in_flight,
             source = source_name(Some(decision.source)),
             "{verb}: too many calls are in flight"
         ),
         Rejection::CostExceedsCapacity { name, cost, capacity, .. } => tracing::debug!(
-            limit = name.as_str(),
+            limit = name,
             key,
             cost,
             capacity,
             "{verb}: the cost exceeds the capacity"
         ),
         Rejection::Unavailable { name, error, .. } => {
-            tracing::debug!(limit = name.as_str(), error = %keyless(error), "not decided");
+            tracing::debug!(limit = name, error = %keyless(error), "not decided");
         }
         Rejection::Mistake { name, mistake, .. } => emit_mistake(name, mistake),
     }
 }
 
 /// Emits the event of a mistake of the program: an error, once for each limit.
-fn emit_mistake(name: &Name, mistake: &Mistake) {
+fn emit_mistake(name: Name, mistake: &Mistake) {
     type Reported = HashSet<(Name, Discriminant<Mistake>)>;
     static REPORTED: Lazy<Mutex<Reported>> = Lazy::new(Mutex::default);
     let mut reported = REPORTED.lock().unwrap_or_else(PoisonError::into_inner);
-    let is_new = reported.insert((*name, discriminant(mistake)));
+    let is_new = reported.insert((name, discriminant(mistake)));
     // A subscriber can call limited functions.
     drop(reported);
-    let limit = name.as_str();
+    let limit = name;
     if is_new {
         tracing::error!(limit, error = %mistake, "not decided, because the program has a mistake");
     } else {

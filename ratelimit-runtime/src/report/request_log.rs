@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::decision_of;
-use crate::limit::{Limit, LimitLabel, Name, Quota};
+use crate::limit::{Limit, Name, Quota};
 use crate::one_or_many::OneOrMany;
 use crate::reply::{Decision, Rejection, Source};
 use crate::sticky::StickyFlag;
@@ -78,12 +78,8 @@ impl RequestLog {
 
     /// Records the result of one limit of a check. Skips a shadow, and of the headers a limit that admits nothing: it
     /// has no quota to report.
-    pub(super) fn record_result(
-        &mut self,
-        label: &LimitLabel,
-        result: &Result<Decision, Rejection>,
-    ) {
-        if label.shadow {
+    pub(super) fn record_result(&mut self, limit: &Limit, result: &Result<Decision, Rejection>) {
+        if limit.policy().shadow {
             return;
         }
         self.has_decided = true;
@@ -91,7 +87,7 @@ impl RequestLog {
             self.retry_after = retry_after(rejection);
         }
         if let Some(decision) = decision_of(result.as_ref()) {
-            self.record(label.name, label.quota, decision);
+            self.record(limit.name(), limit.quota(), decision);
         }
     }
 
@@ -227,7 +223,6 @@ pub(crate) fn is_open() -> bool {
 }
 
 /// Calls `work`. The checks that end in it are not recorded.
-#[cfg(feature = "tower")]
 pub(crate) fn without<T>(work: impl FnOnce() -> T) -> T {
     let mut none = Box::default();
     let _scope = LogScope::of(&mut none);

@@ -78,37 +78,13 @@ impl LogSecret {
 
 /// A rejected call, for [`Builder::on_rejected`](crate::Builder::on_rejected).
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct RejectedCall<'a> {
-    /// `Debug` shows the key: the application asked for it.
-    pub(super) key: &'a str,
-    pub(super) rejection: &'a Rejection,
-    pub(super) is_shadow: bool,
-}
-
-impl<'a> RejectedCall<'a> {
-    /// Returns the name of the limit that rejected the call.
-    #[must_use]
-    pub fn limit(&self) -> &'a str {
-        self.rejection.name()
-    }
-
-    /// Returns the text of the key, as in Redis: `alice`, `(acme:7)`, `%` for the key `()`. A terminal
-    /// can print it: see [`OwnedKey`](crate::OwnedKey). Clients can choose keys: escape the text for other
-    /// destinations, such as HTML.
-    #[must_use]
-    pub fn key(&self) -> &'a str {
-        self.key
-    }
-
-    /// Returns the rejection, with the decision.
-    #[must_use]
-    pub fn rejection(&self) -> &'a Rejection {
-        self.rejection
-    }
-
-    /// Returns whether the limit is a [shadow](crate::Limit::shadow), which has admitted the call.
-    #[must_use]
-    pub fn is_shadow(&self) -> bool {
-        self.is_shadow
-    }
+    /// The text of the key, as in Redis: `alice`, `(acme:7)`, `%` for the key `()`. A terminal can print it: see
+    /// [`OwnedKey`](crate::OwnedKey). Clients can choose keys: escape the text for other destinations, such as HTML.
+    pub key: &'a str,
+    /// The rejection, with the decision and the name of the limit.
+    pub rejection: &'a Rejection,
+    /// Whether the limit is a [shadow](crate::Limit::shadow), which has admitted the call.
+    pub is_shadow: bool,
 }

@@ -5,7 +5,6 @@ use std::sync::{Arc, PoisonError};
 
 use once_cell::sync::OnceCell;
 
-#[cfg(feature = "rules")]
 use super::set::LimitName;
 use super::{RuleSet, RuleTable};
 use crate::key::OwnedKey;
@@ -77,7 +76,6 @@ impl RulesInForce {
     }
 
     /// Returns the names, with their periods if the rules have them, for which no call has asked.
-    #[cfg(feature = "rules")]
     pub(crate) fn unasked(&self) -> Vec<LimitName> {
         self.table().map(|table| table.unasked()).unwrap_or_default()
     }

@@ -14,7 +14,6 @@ mod text;
 
 pub(crate) use self::in_force::RulesInForce;
 pub use self::rule::{Rule, RuleSetError};
-#[cfg(feature = "rules")]
 pub(crate) use self::set::LimitName;
 pub use self::set::RuleSet;
 pub(crate) use self::table::{Asker, RuleTable, Ruled};

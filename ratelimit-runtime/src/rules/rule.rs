@@ -113,7 +113,7 @@ impl Rule {
     /// assert_eq!(limiter.check(&API, "acme", 1).await?.remaining, 2);
     /// assert_eq!(limiter.check(&API, "acme", 1).await?.remaining, 1);
     /// let keys = limiter.operator().rejected_keys(1);
-    /// assert_eq!((keys[0].limit.as_str(), keys[0].rejected), ("api:trial", 1));
+    /// assert_eq!((keys[0].limit, keys[0].rejected), ("api:trial", 1));
     /// # Ok(())
     /// # }
     /// ```

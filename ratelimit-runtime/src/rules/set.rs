@@ -86,7 +86,6 @@ impl LimitRules {
 
 impl LimitName {
     /// Returns whether a limit with this name and period has this name. Calls in flight have no period.
-    #[cfg(feature = "rules")]
     pub(crate) fn is_of(&self, name: &str, period: Option<Period>) -> bool {
         self.written == name || self.name == name && self.period == period
     }

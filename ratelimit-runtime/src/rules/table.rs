@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use once_cell::sync::OnceCell;
 
-#[cfg(feature = "rules")]
 use super::set::LimitName;
 use super::set::LimitRules;
 use super::{Rule, RuleSet};
@@ -78,7 +77,6 @@ impl RuleTable {
     }
 
     /// Returns the names, with their periods if the rules have them, for which no call has asked.
-    #[cfg(feature = "rules")]
     pub(super) fn unasked(&self) -> Vec<LimitName> {
         let was_asked = |name: &&LimitName| {
             let rules = self.by_name.get(&name.name).and_then(|rules| rules.get(&name.period));

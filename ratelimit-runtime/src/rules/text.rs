@@ -259,33 +259,16 @@ fn amount<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::
 
 impl<'de> Deserialize<'de> for Moment {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct MomentVisitor;
-
-        impl<'de> Visitor<'de> for MomentVisitor {
-            type Value = Moment;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a date, a time and an offset, such as `2026-12-01T00:00:00Z`")
-            }
-
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<Moment, E> {
-                let invalid = || E::invalid_value(Unexpected::Other(text), &self);
-                let moment: Timestamp = text.parse().map_err(|_| invalid())?;
-                if moment < Timestamp::UNIX_EPOCH {
-                    Err(invalid())
-                } else {
-                    Ok(Moment(moment.into()))
-                }
-            }
-
-            /// A date and time of TOML is a map with one field.
-            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Moment, A::Error> {
-                let written = toml::value::Datetime::deserialize(MapAccessDeserializer::new(map))?;
-                self.visit_str(&written.to_string())
-            }
-        }
-
-        deserializer.deserialize_any(MomentVisitor)
+        // A date and time of TOML is a value of its own.
+        let text = match toml::Value::deserialize(deserializer)? {
+            toml::Value::String(text) => text,
+            other => other.to_string(),
+        };
+        let moment = text.parse().ok().filter(|it: &Timestamp| *it >= Timestamp::UNIX_EPOCH);
+        moment.map(|moment| Self(moment.into())).ok_or_else(|| {
+            let expected = "a date, a time and an offset, such as `2026-12-01T00:00:00Z`";
+            de::Error::invalid_value(Unexpected::Other(&text), &expected)
+        })
     }
 }
 

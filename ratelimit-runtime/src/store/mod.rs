@@ -4,7 +4,6 @@
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
 mod request;
-#[cfg(feature = "rules")]
 mod rules;
 #[cfg(not(feature = "redis"))]
 mod unshared;
@@ -19,7 +18,6 @@ pub(crate) use self::request::{
     Calls, Charge, CorrectedCharge, EqualCalls, Failure, MAX_CORRECTED, MAX_RESERVED, Reply,
     Stated, Statement,
 };
-#[cfg(feature = "rules")]
 pub(crate) use self::rules::{MAX_ANNOUNCEMENT, MAX_PROCESS_ID, ScanPosition, StoredRules};
 #[cfg(not(feature = "redis"))]
 pub(crate) use self::unshared::SharedStore;

@@ -11,7 +11,7 @@ use crate::reply::{Source, StoreError};
 
 /// The units that a call requests from one count. A charge owns its parts, so that it can wait, be sent by another
 /// task, and be given back later.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Charge {
     pub(crate) terms: Terms,
     /// The id of the count.
@@ -199,7 +199,7 @@ impl Reply {
 }
 
 /// What a process states to the shared store.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Statement {
     /// A random number of the process; 0 states nothing.
     pub(crate) process: u64,
@@ -227,7 +227,6 @@ pub(crate) struct Stated {
 
 impl Stated {
     /// Returns what the receipt of a statement says (`lua/slots.lua`).
-    #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "there is no shared store"))]
     pub(crate) fn new(receipt: Receipt, granted: u64) -> Self {
         Self { epoch: receipt.birth, is_lost: receipt.place > 0, granted }
     }
@@ -235,7 +234,6 @@ impl Stated {
 
 /// Why a request failed.
 #[derive(Clone, Debug)]
-#[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "the embedded store does not fail"))]
 pub(crate) enum Failure {
     /// The store has certainly not executed the request, so the request can be sent again.
     NotExecuted(StoreError),

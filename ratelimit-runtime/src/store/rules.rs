@@ -15,7 +15,6 @@ pub(crate) const MAX_PROCESS_ID: usize = 128;
 
 /// Where a search for keys goes on.
 #[derive(Clone, Copy, Debug, Default)]
-#[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "only Redis has shared rules"))]
 pub(crate) struct ScanPosition {
     /// The index of the server.
     pub(crate) server: usize,

@@ -4,9 +4,9 @@
 
 use std::sync::Arc;
 
-use super::{Calls, Charge, CorrectedCharge, Failure, Reply, RollbackHook, Stated};
-#[cfg(feature = "rules")]
-use super::{ScanPosition, StoredRules};
+use super::{
+    Calls, Charge, CorrectedCharge, Failure, Reply, RollbackHook, ScanPosition, Stated, StoredRules,
+};
 use crate::algorithm::Outcome;
 use crate::key::Key;
 use crate::limit::Terms;
@@ -36,19 +36,6 @@ methods! {
     async fn execute(&Calls) -> Result<Reply, StoreError>;
     async fn correct(&[CorrectedCharge]) -> Vec<Result<Outcome, Failure>>;
     async fn hold(&[Arc<Charge>]) -> Vec<Result<Stated, StoreError>>;
-    async fn ping() -> Result<(), StoreError>;
-    fn slot(&Charge) -> u16;
-    fn server_of(u16) -> usize;
-    fn on_rollback(RollbackHook);
-    fn count_name(&Terms, &dyn Key) -> Vec<u8>;
-    fn is_idle() -> bool;
-}
-
-#[cfg(feature = "rules")]
-type Scanned = (Vec<Vec<u8>>, Option<ScanPosition>);
-
-#[cfg(feature = "rules")]
-methods! {
     async fn read_rules(&str) -> Result<Option<StoredRules>, StoreError>;
     async fn write_rules(&str, &StoredRules, &str) -> Result<String, StoreError>;
     async fn rule_changes(usize) -> Result<Vec<(u64, String)>, StoreError>;
@@ -57,4 +44,12 @@ methods! {
     async fn announcements(&[String]) -> Result<Vec<String>, StoreError>;
     async fn claim_report(&str, &str) -> Result<bool, StoreError>;
     async fn scan(&[u8], ScanPosition) -> Result<Scanned, StoreError>;
+    async fn ping() -> Result<(), StoreError>;
+    fn slot(&Charge) -> u16;
+    fn server_of(u16) -> usize;
+    fn on_rollback(RollbackHook);
+    fn count_name(&Terms, &dyn Key) -> Vec<u8>;
+    fn is_idle() -> bool;
 }
+
+type Scanned = (Vec<Vec<u8>>, Option<ScanPosition>);

@@ -4,33 +4,26 @@
 //! of another call, nor on being polled itself. It wakes a call at its moment, and at the end of its wait. Requests to
 //! the embedded store need no connection: there, the thread that changes a line drives it at once as well.
 
-use std::collections::HashMap;
 use std::future::{pending, poll_fn};
-use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
-use tokio::sync::Notify;
-use tokio::task::yield_now;
-use tokio::time::{sleep_until, timeout_at};
+use tokio::time::{sleep_until, timeout};
 
 use super::line::{Asked, Duty, Now, ReturnedGrant, WakeTimes};
 use super::{SharedLine, Ticket, Waiting};
 use crate::algorithm::Correction;
-use crate::background::{PendingWork, lock_own};
+use crate::background::PendingWork;
 use crate::clock::{Clock, before};
 use crate::limit::Name;
-use crate::owner::{Agenda, ended, foreign, send};
+use crate::owner::{ended, foreign, send};
 use crate::reply::StoreError;
 use crate::report::{self, Started, WaitEnd};
 use crate::store::Reply;
 use crate::threads::lock;
-
-/// The most lines that the task drives before other tasks of its thread run.
-const DRIVEN_AT_ONCE: usize = 64;
 
 impl Waiting {
     pub(super) fn clock(&self) -> &Clock {
@@ -44,47 +37,32 @@ impl Waiting {
     /// Acts on a change of a line.
     pub(super) fn drive(self: &Arc<Self>, line: &Arc<SharedLine>) {
         line.wake_calls();
-        let wake = if line.spec.is_shared { Some(WakeTimes::now()) } else { self.drive_line(line) };
+        let wake = if line.spec.is_shared { WakeTimes::now() } else { self.drive_line(line) };
         self.plan(line, wake);
     }
 
-    /// Makes the task look at a line at these times, or before; without times, now if it would look later.
-    fn plan(self: &Arc<Self>, line: &Arc<SharedLine>, wake: Option<WakeTimes>) {
-        let (id, mut due) = (Arc::as_ptr(line) as usize, lock_own(&self.due));
-        if wake.is_none() && !due.lines.contains_key(&id) {
-            return;
-        }
-        // The last call may have left since the line was driven.
-        let wake = wake.filter(|_| !lock(&line.line).is_empty()).unwrap_or_else(WakeTimes::now);
-        let next = due.next();
-        due.lines.entry(id).or_insert_with(|| Arc::clone(line));
-        if let Some(at) = wake.local {
-            due.local.plan_by(id, at);
-        }
-        if let Some(at) = wake.real {
-            due.real.plan_by(id, at);
-        }
-        if due.next() != next {
-            due.changed.notify_one();
-        }
-        let driver = (!mem::replace(&mut due.is_driven, true)).then(|| LineDriver::new(self));
-        drop(due);
-        if let Some(driver) = driver {
-            self.backend.background.spawn(driver.run());
+    /// Makes the task of a line look at it at these times, or before. Without times, a task that runs looks now.
+    fn plan(self: &Arc<Self>, line: &Arc<SharedLine>, wake: WakeTimes) {
+        let mut next = lock(&line.next_look);
+        match *next {
+            None if wake == WakeTimes::default() => {}
+            None => {
+                *next = Some(wake);
+                drop(next);
+                self.backend.background.spawn(LineDriver::new(self, line).run());
+            }
+            Some(planned) => {
+                let wake = if wake == WakeTimes::default() { WakeTimes::now() } else { wake };
+                *next = Some(planned.or_earlier(wake));
+                if *next != Some(planned) {
+                    line.changed.notify_one();
+                }
+            }
         }
     }
 
-    /// Records that units could not be given back. They leave the window or drain as if they had been used. Only a
-    /// shutdown reports the error.
-    fn record_loss(&self, error: Option<StoreError>) {
-        if error.is_some() && lock_own(&self.lines).is_shut_down {
-            *lock(&self.lost) = error;
-        }
-    }
-
-    /// Drives a line until it waits. Returns when to look again without a change; `None` if there is nothing left to
-    /// do.
-    fn drive_line(self: &Arc<Self>, line: &Arc<SharedLine>) -> Option<WakeTimes> {
+    /// Drives a line until it waits. Returns when to look again without a change.
+    fn drive_line(self: &Arc<Self>, line: &Arc<SharedLine>) -> WakeTimes {
         loop {
             let others_return = line.spec.is_shared && self.others_return(line);
             let duty = lock(&line.line).duty(others_return, self.now());
@@ -98,10 +76,10 @@ impl Waiting {
                 Duty::Return(returned) if line.spec.is_shared => self.give_back(line, returned),
                 Duty::Return(returned) => self.give_back_here(line, returned),
                 Duty::FollowRules => self.follow_rules(),
-                Duty::Sleep(wake) => return Some(wake),
+                Duty::Sleep(wake) => return wake,
                 Duty::Rest => {
                     self.remove_if_empty(line);
-                    return None;
+                    return WakeTimes::default();
                 }
             }
         }
@@ -172,18 +150,12 @@ impl Waiting {
         });
         // All of them are queued now, so that they leave together, and share a deadline.
         let (returned, deadline) = (returned.collect::<Vec<_>>(), self.backend.settings.deadline);
-        let by = tokio::time::Instant::now() + deadline;
-        let loss = async move {
-            let mut loss = None;
+        let ended = timeout(deadline, async move {
             for returned in returned {
-                let late = StoreError::Timeout { deadline };
-                let result = timeout_at(by, returned).await.unwrap_or(Err(late));
-                loss = result.err().or(loss);
+                let _ = returned.await;
             }
-            loss
-        };
-        send(loss, move |loss| {
-            waiting.record_loss(loss.unwrap_or_else(|| Some(ended())));
+        });
+        send(ended, move |_| {
             lock(&line.line).returned();
             waiting.drive(&line);
             // Other lines of the bucket have waited for this.
@@ -220,80 +192,43 @@ impl SharedLine {
     }
 }
 
-/// The lines that the task looks at, by their addresses.
-#[derive(Default)]
-pub(super) struct DueLines {
-    lines: HashMap<usize, Arc<SharedLine>>,
-    /// When it looks at them, by both clocks.
-    local: Agenda<u64, usize>,
-    real: Agenda<Instant, usize>,
-    /// Whether the task runs.
-    is_driven: bool,
-    /// Notified when the task must look earlier.
-    changed: Arc<Notify>,
-}
-
-impl DueLines {
-    /// Returns the time of the next look.
-    fn next(&self) -> WakeTimes {
-        WakeTimes { local: self.local.first(), real: self.real.first() }
-    }
-
-    /// Takes a line whose time has come.
-    fn take(&mut self, now: Now) -> Option<Arc<SharedLine>> {
-        let id = self.local.take_due(now.local).or_else(|| self.real.take_due(now.real))?;
-        self.local.plan(id, None);
-        self.real.plan(id, None);
-        self.lines.remove(&id)
-    }
-}
-
-/// The task of the background thread that drives lines, until none has anything to do.
+/// The task of the background thread that drives a line, until it has nothing to do.
 struct LineDriver {
     waiting: Arc<Waiting>,
+    line: Arc<SharedLine>,
     has_ended: bool,
     _pending: PendingWork,
 }
 
 impl LineDriver {
-    fn new(waiting: &Arc<Waiting>) -> Self {
+    fn new(waiting: &Arc<Waiting>, line: &Arc<SharedLine>) -> Self {
         let (waiting, pending) = (Arc::clone(waiting), waiting.pending.begin());
-        Self { waiting, has_ended: false, _pending: pending }
+        Self { waiting, line: Arc::clone(line), has_ended: false, _pending: pending }
     }
 
     async fn run(mut self) {
-        let mut driven = 0;
         loop {
-            let now = self.waiting.now();
-            let (line, next, changed) = {
-                let mut due = lock_own(&self.waiting.due);
-                if due.lines.is_empty() {
-                    due.is_driven = false;
-                    self.has_ended = true;
-                    return;
-                }
-                (due.take(now), due.next(), Arc::clone(&due.changed))
-            };
-            let Some(line) = line else {
-                self.sleep(next, &changed).await;
-                continue;
-            };
-            let drive = || self.waiting.drive_line(&line);
+            *lock(&self.line.next_look) = Some(WakeTimes::default());
+            let drive = || self.waiting.drive_line(&self.line);
             // The panic hook has reported a panic.
             let wake = catch_unwind(AssertUnwindSafe(drive)).unwrap_or_else(|_| {
-                line.abandon();
-                None
+                self.line.abandon();
+                WakeTimes::default()
             });
-            self.waiting.plan(&line, wake);
-            driven += 1;
-            if driven % DRIVEN_AT_ONCE == 0 {
-                yield_now().await;
-            }
+            let next = {
+                let mut next = lock(&self.line.next_look);
+                let wake = next.unwrap_or_default().or_earlier(wake);
+                *next = Some(wake).filter(|wake| *wake != WakeTimes::default());
+                *next
+            };
+            let Some(next) = next else { break };
+            self.sleep(next).await;
         }
+        self.has_ended = true;
     }
 
-    /// Sleeps until a line has something to do.
-    async fn sleep(&self, next: WakeTimes, changed: &Notify) {
+    /// Sleeps until the line has something to do.
+    async fn sleep(&self, next: WakeTimes) {
         let local = async {
             match next.local {
                 Some(at) => self.waiting.clock().sleep_until_steady(at).await,
@@ -306,7 +241,7 @@ impl LineDriver {
                 None => pending().await,
             }
         };
-        before(local, before(real, changed.notified())).await;
+        before(local, before(real, self.line.changed.notified())).await;
     }
 }
 
@@ -314,8 +249,8 @@ impl Drop for LineDriver {
     /// Ends the calls if the thread could not start, or has ended: nothing else would wake them.
     fn drop(&mut self) {
         if !self.has_ended {
-            let due = mem::take(&mut **lock_own(&self.waiting.due));
-            due.lines.into_values().for_each(|line| line.abandon());
+            *lock(&self.line.next_look) = None;
+            self.line.abandon();
         }
     }
 }
@@ -365,7 +300,7 @@ impl WaitingCall {
                 continue;
             }
             if self.waits.is_none() {
-                self.waits = Some((line.name, report::wait_started(&line.name)));
+                self.waits = Some((line.name, report::wait_started(line.name)));
             }
             return Poll::Pending;
         }
@@ -373,7 +308,7 @@ impl WaitingCall {
 
     fn record(&mut self, end: WaitEnd) {
         if let Some((name, started)) = self.waits.take() {
-            report::wait_ended(&name, &started, end);
+            report::wait_ended(name, &started, end);
         }
     }
 
@@ -392,7 +327,7 @@ impl WaitingCall {
         if !has_duty {
             shared.wake_calls();
             if look.is_some() {
-                self.waiting.plan(shared, Some(WakeTimes { local: look, real: None }));
+                self.waiting.plan(shared, WakeTimes { local: look, real: None });
             }
             return result;
         }
@@ -424,7 +359,7 @@ impl Drop for WaitingCall {
             self.waiting.drive(&shared);
             self.waiting.remove_if_empty(&shared);
         } else if !self.has_ended {
-            self.waiting.plan(&shared, Some(WakeTimes::now()));
+            self.waiting.plan(&shared, WakeTimes::now());
         }
     }
 }

@@ -14,12 +14,12 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-use tokio::sync::Semaphore;
+use tokio::sync::{Notify, Semaphore};
 
-use self::driver::{DueLines, WaitingCall};
+use self::driver::WaitingCall;
 #[cfg(model)]
 pub use self::line::model;
-use self::line::{Line, LineSpec, Waiter};
+use self::line::{Line, LineSpec, Waiter, WakeTimes};
 use crate::algorithm::{BlockChange, Op};
 use crate::backend::{Backend, ChargedCount, MergedCounts};
 use crate::background::{OwnValue, WorkCount, lock_own};
@@ -41,8 +41,6 @@ pub(crate) struct Waiting {
     backend: Arc<Backend>,
     rules: Arc<RulesInForce>,
     lines: Mutex<OwnValue<Lines>>,
-    /// The lines that the task must look at.
-    due: Mutex<OwnValue<DueLines>>,
     /// The number of calls that have arrived.
     arrivals: AtomicU64,
     /// The number of calls in all lines, and its maximum.
@@ -55,8 +53,6 @@ pub(crate) struct Waiting {
     asking: Semaphore,
     /// The task that drives the lines, and their give-backs.
     pending: WorkCount,
-    /// Why units could not be given back.
-    lost: Mutex<Option<StoreError>>,
 }
 
 /// The lines of a limiter.
@@ -79,6 +75,10 @@ struct SharedLine {
     policy: Policy,
     /// The number of threads that are waking calls.
     waking: AtomicUsize,
+    /// When the task of the line looks at it next; `None` if no task runs.
+    next_look: Mutex<Option<WakeTimes>>,
+    /// Notified when the task must look earlier.
+    changed: Notify,
 }
 
 impl Lines {
@@ -100,14 +100,12 @@ impl Waiting {
             backend,
             rules,
             lines: Mutex::default(),
-            due: Mutex::default(),
             arrivals: AtomicU64::new(0),
             calls: AtomicUsize::new(0),
             max_calls,
             has_lines: Arc::default(),
             asking: Semaphore::new(MAX_ASKING),
             pending: WorkCount::default(),
-            lost: Mutex::default(),
         });
         let (weak, has_lines) = (Arc::downgrade(&waiting), Arc::clone(&waiting.has_lines));
         let listener = move |key_id, change| {
@@ -239,7 +237,7 @@ impl Waiting {
         let long = lock(&line.line).outgrown();
         drop(lines);
         if let Some(calls) = long {
-            report::long_line(line.name.as_str(), calls);
+            report::long_line(line.name, calls);
         }
         true
     }
@@ -249,9 +247,9 @@ impl Waiting {
         let line = lines.find(to).unwrap_or_else(|| {
             let (spec, policy) = (Arc::new(to.line.clone()), waiter.ticket.policy());
             let inner = Mutex::new(Line::new(Arc::clone(&spec)));
-            let name =
-                spec.counts.first().map_or(Name::new(""), |charge| charge.terms.identity.name);
-            let line = SharedLine { spec, line: inner, name, policy, waking: AtomicUsize::new(0) };
+            let name = spec.counts.first().map_or("", |charge| charge.terms.identity.name);
+            let (waking, next_look, changed) = Default::default();
+            let line = SharedLine { spec, line: inner, name, policy, waking, next_look, changed };
             let line = Arc::new(line);
             self.has_lines.store(true, Ordering::Relaxed);
             for charge in &to.line.counts {
@@ -322,11 +320,9 @@ impl Waiting {
         }
     }
 
-    /// Completes once no line holds units of a call, after [`shut_down`](Self::shut_down). Returns why units
-    /// could not be given back.
-    pub(crate) async fn rested(&self) -> Result<(), StoreError> {
+    /// Completes once no line holds units of a call, after [`shut_down`](Self::shut_down).
+    pub(crate) async fn rested(&self) {
         self.pending.all_ended().await;
-        lock(&self.lost).take().map_or(Ok(()), Err)
     }
 
     /// Returns whether all lines would do nothing before the clock of the limiter moves; for tests.

@@ -59,7 +59,6 @@ use super::address::sealed::RequestAccess;
 use super::config::LayerConfig;
 use super::middleware::ServerRequest;
 use super::rejected::{RejectedRequest, TextResponse};
-use super::route::Route;
 use super::settings::{body_setting, limit_settings, server_settings};
 use super::slots::{HeldBody, NO_LAYER_HOLDS};
 use super::{Client, RequestSlots, rejected};
@@ -245,17 +244,18 @@ impl FromRequest for RequestSlots {
     }
 }
 
-/// Returns the route of `request` as a key: the first pattern that matches the path, such as `/users/{id}`.
+/// Returns the route of `request` as a key: the first pattern that matches the path, such as `/users/{id}`. The
+/// parameters in the path are not part of it. All requests without a route share the empty key.
 ///
 /// The path is the decoded one that actix-web routes by, so each spelling of it has the same key. A middleware that
 /// changes the path, such as `NormalizePath`, belongs outside of [`RateLimits`]: wrap it after them. Guards are not
 /// asked, also not the method of `#[get]`: if they choose between patterns that match one path, wrap each scope or
 /// resource with limits of its own.
 #[must_use]
-pub fn route(request: &ServiceRequest) -> Route {
+pub fn route(request: &ServiceRequest) -> String {
     // `match_pattern` of the request reads the path as the client has spelled it.
     let pattern = request.resource_map().match_pattern(request.match_info().as_str());
-    Route(pattern.unwrap_or_default())
+    pattern.unwrap_or_default()
 }
 
 /// Responds with 429 and `Retry-After` if the limit is reached, with 413 for a cost that can never be admitted, and

@@ -1,4 +1,4 @@
-//! Support for axum 0.8: [`Rejection`] is a response, [`Client`] an extractor, [`Route`] a key.
+//! Support for axum 0.8: [`Rejection`] is a response, [`Client`] an extractor, [`route`] a key.
 //!
 //! ```
 //! use std::net::SocketAddr;
@@ -52,7 +52,6 @@ use axum_core::response::{IntoResponse, Response};
 use http::request::Parts;
 use http::{Extensions, StatusCode};
 
-use super::route::Route;
 use super::slots::NO_LAYER_HOLDS;
 use super::{Client, RequestSlots};
 use crate::reply::Rejection;
@@ -88,11 +87,12 @@ impl<S: Sync> FromRequestParts<S> for RequestSlots {
     }
 }
 
-/// Returns the route of `request` as a key: the template that matches the path, such as `/users/{id}`.
+/// Returns the route of `request` as a key: the template that matches the path, such as `/users/{id}`. The parameters
+/// in the path are not part of it. All requests without a route share the empty key.
 #[must_use]
-pub fn route(request: &Parts) -> Route {
+pub fn route(request: &Parts) -> String {
     let template = request.extensions.get::<MatchedPath>();
-    Route(template.map_or_else(String::new, |template| template.as_str().to_owned()))
+    template.map_or_else(String::new, |template| template.as_str().to_owned())
 }
 
 /// Returns the address of the peer of the connection.

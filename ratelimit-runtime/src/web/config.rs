@@ -203,17 +203,15 @@ impl<R, E> LayerConfig<R, E> {
             if settles {
                 limiter.checker().start_all(parts, true)
             } else {
-                limiter.checker().check_all(parts).into_call().map(AdmittedCall::from)
+                limiter.checker().check_all(parts).0.map(AdmittedCall::from)
             }
         };
-        match &self.limiter {
-            Some(limiter) => start(limiter),
-            None => limiter::with_current(
-                || first.policy().scope,
-                start,
-                |error| CallFuture::decided(undecided(first, error).map(AdmittedCall::from)),
-            ),
-        }
+        limiter::with_current(
+            self.limiter.as_ref(),
+            || first.policy().scope,
+            start,
+            |error| CallFuture::decided(undecided(first, error).map(AdmittedCall::from)),
+        )
     }
 }
 
@@ -228,14 +226,8 @@ impl<R, E> LayerConfig<R, E> {
         first: FirstLimit,
     ) -> Option<ObeyedRequest> {
         let (limit, key) = first.filter(|(limit, _)| !limit.policy().shadow)?;
-        match &self.limiter {
-            Some(limiter) => Some(obedience.begin(limiter, limit, key)),
-            None => limiter::with_current(
-                || limit.policy().scope,
-                |limiter| Some(obedience.begin(limiter, limit, key)),
-                |_| None,
-            ),
-        }
+        let begin = |limiter: &RateLimiter| Some(obedience.begin(limiter, limit, key));
+        limiter::with_current(self.limiter.as_ref(), || limit.policy().scope, begin, |_| None)
     }
 }
 

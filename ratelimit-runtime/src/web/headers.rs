@@ -184,7 +184,7 @@ fn list<'a, T: Copy>(
         if !text.is_empty() {
             text.push_str(", ");
         }
-        push_name(&mut text, item.0.name.as_str(), namesakes(log, item.0.identity()));
+        push_name(&mut text, item.0.name, namesakes(log, item.0.identity()));
         push_parameters(&mut text, item);
     }
     let value = if text.is_empty() { None } else { HeaderValue::from_str(&text).ok() };

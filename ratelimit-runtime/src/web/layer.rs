@@ -3,7 +3,6 @@
 //!
 //! [`RateLimitService`] is a service behind a [`RateLimitLayer`], and the future of its responses.
 
-use std::fmt;
 use std::future::Future;
 use std::marker::PhantomData;
 use std::mem;
@@ -26,11 +25,7 @@ use super::response::{Http, ResponseFormat};
 use super::settings::{body_setting, limit_settings, server_settings};
 use super::slots::HeldBody;
 use super::unread::UnreadBody;
-#[cfg(doc)]
-use crate::limit::Limit;
 use crate::printing::debug_by_name;
-#[cfg(doc)]
-use crate::reply::Rejection;
 
 /// A [`tower_layer::Layer`] for axum, tonic, hyper and every other server of tower services. It limits requests
 /// before they are handled and before their bodies are read. Each response reports the limits of the layer and
@@ -71,9 +66,9 @@ use crate::reply::Rejection;
 ///   can be admitted.
 /// - A limit has one item. If it decides about several keys, or in several layers, the item is that of the key with the
 ///   fewest units.
-/// - A limit of calls [in flight](Limit::in_flight) has `qu="concurrent-requests"` instead of `w`, and no `t`.
+/// - A limit of calls [in flight](crate::Limit::in_flight) has `qu="concurrent-requests"` instead of `w`, and no `t`.
 /// - A character of a name that is not printable ASCII is percent-encoded.
-/// - A [shadow](Limit::shadow) and a [hidden](Limit::hidden) limit are not reported.
+/// - A [shadow](crate::Limit::shadow) and a [hidden](crate::Limit::hidden) limit are not reported.
 /// - A response that shared caches store has none of these headers: `Cache-Control` or `CDN-Cache-Control` with
 ///   `public`, `s-maxage` or `max-age`, and without `private` and `no-store`.
 /// - In `RateLimit`, a limit that rejected comes first; if several did, the one with the longest wait. An
@@ -91,9 +86,9 @@ use crate::reply::Rejection;
 /// The response has `Cache-Control: no-store` and a body. The body is plain text, or problem details in JSON (RFC 9457)
 /// if the client prefers JSON. Over HTTP/1, it comes after the body of the request if that has at most 64 KiB, so that
 /// the client receives it. If a wait helps, the response also has `Retry-After` in whole seconds, rounded up. A
-/// [`Rejection`] that a handler returns becomes the same response. The application can change that response: the layer
-/// only adds headers to the responses of handlers. If a limit has rejected a call of the handler, a response with
-/// status 429 gets `Retry-After` and `Cache-Control: no-store`, unless it has them.
+/// [`Rejection`](crate::Rejection) that a handler returns becomes the same response. The application can change that
+/// response: the layer only adds headers to the responses of handlers. If a limit has rejected a call of the handler, a
+/// response with status 429 gets `Retry-After` and `Cache-Control: no-store`, unless it has them.
 ///
 /// With [`rejection_body`](Self::rejection_body), the application sets the body:
 ///
@@ -147,7 +142,7 @@ use crate::reply::Rejection;
 ///
 /// # Requests in flight
 ///
-/// A limit of calls [in flight](Limit::in_flight) beside rates is one decision with them:
+/// A limit of calls [in flight](crate::Limit::in_flight) beside rates is one decision with them:
 ///
 /// ```
 /// use std::time::Duration;
@@ -193,6 +188,7 @@ use crate::reply::Rejection;
 /// let layers = ServiceBuilder::new().option_layer(Some(limits));
 /// # let _: axum::Router = axum::Router::new().layer(layers);
 /// ```
+#[derive(Clone)]
 pub struct RateLimitLayer<F = Http> {
     config: Arc<LayerConfig<Parts, TextResponse>>,
     format: PhantomData<fn() -> F>,
@@ -228,12 +224,6 @@ impl<F> RateLimitLayer<F> {
     server_settings!("RateLimitLayer", " use ratelimit_runtime::web::RateLimitLayer;");
 }
 
-impl<F> Clone for RateLimitLayer<F> {
-    fn clone(&self) -> Self {
-        Self { config: Arc::clone(&self.config), format: PhantomData }
-    }
-}
-
 impl<F> Default for RateLimitLayer<F> {
     fn default() -> Self {
         Self { config: Arc::new(LayerConfig::new(true)), format: PhantomData }
@@ -246,12 +236,13 @@ debug_by_name!("RateLimitLayer" [F] RateLimitLayer<F>);
 const COMPLETED: &str = "a response future is polled after completion";
 
 /// A service behind a [`RateLimitLayer`].
+#[derive(Clone)]
 pub struct RateLimitService<S, F = Http> {
     inner: S,
     layer: RateLimitLayer<F>,
 }
 
-impl<S, F> Layer<S> for RateLimitLayer<F> {
+impl<S, F: Clone> Layer<S> for RateLimitLayer<F> {
     type Service = RateLimitService<S, F>;
 
     fn layer(&self, inner: S) -> Self::Service {
@@ -259,22 +250,12 @@ impl<S, F> Layer<S> for RateLimitLayer<F> {
     }
 }
 
-impl<S: Clone, F> Clone for RateLimitService<S, F> {
-    fn clone(&self) -> Self {
-        Self { inner: self.inner.clone(), layer: self.layer.clone() }
-    }
-}
-
-impl<S: fmt::Debug, F> fmt::Debug for RateLimitService<S, F> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RateLimitService").field("inner", &self.inner).finish_non_exhaustive()
-    }
-}
+debug_by_name!("RateLimitService" [S, F] RateLimitService<S, F>);
 
 impl<S, F, B, C> Service<Request<B>> for RateLimitService<S, F>
 where
     S: Service<Request<B>, Response = Response<C>> + Clone,
-    F: ResponseFormat<C>,
+    F: ResponseFormat<C> + Clone,
     B: Body,
     C: Body,
 {

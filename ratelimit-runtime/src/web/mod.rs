@@ -43,8 +43,6 @@ mod obey;
 mod outbound;
 mod rejected;
 mod response;
-#[cfg(any(feature = "axum", feature = "actix"))]
-mod route;
 mod service_limits;
 mod settings;
 mod setup;
@@ -62,8 +60,6 @@ pub use self::rejected::{RejectedRequest, TextResponse};
 #[cfg(feature = "tonic")]
 pub use self::response::Grpc;
 pub use self::response::{Http, ResponseFormat};
-#[cfg(any(feature = "axum", feature = "actix"))]
-pub use self::route::Route;
 pub use self::service_limits::{RemainingRequests, ServiceLimits, retry_after};
 pub use self::slots::{HeldBody, RequestSlots};
 pub use crate::key::Client;

@@ -35,21 +35,27 @@ const DAY: Duration = Duration::from_secs(86_400);
 /// How a layer obeys: at most for a time, and what it knows of the services behind keys.
 pub(super) struct Obedience {
     pub(super) at_most: Duration,
-    paces: Mutex<HashMap<KeyId, Pace>>,
+    services: Mutex<HashMap<KeyId, Arc<ObeyedService>>>,
 }
 
-/// What this process knows of the service behind a key. Kept while requests are under way or a pace is in force.
+/// The service behind a key. Kept while requests are under way or a pace is in force.
+struct ObeyedService {
+    pace: Mutex<Pace>,
+    /// Notified when the pace has changed.
+    changed: Notify,
+    /// The requests that are held. The first of them has its permit.
+    queue: Semaphore,
+}
+
+/// What this process knows of a service.
+#[derive(Default)]
 struct Pace {
-    /// The requests under way.
-    under_way: usize,
     /// The requests under way that were sent.
     sent: u64,
-    /// The requests under way that are held.
-    held: usize,
-    /// The time from one request to the next, zero without one, and how many requests this process can send. Both are
-    /// in force until a time.
+    /// The time from one request to the next, zero without one, and how many requests this process can send; `None` for
+    /// any number. Both are in force until a time.
     gap: Duration,
-    credit: u64,
+    credit: Option<u64>,
     until: u64,
     /// Whether that is the end of a pause, whether the key is not blocked for it yet, and the number of pauses so far.
     is_paused: bool,
@@ -61,91 +67,66 @@ struct Pace {
     heard: u64,
     /// The number of responses without a pause.
     answered: u64,
-    /// Notified when the pace has changed.
-    changed: Arc<Notify>,
-    /// The requests that are held. The first of them has its permit.
-    queue: Arc<Semaphore>,
+    has_changed: bool,
 }
 
-/// Why a request is held.
-enum HeldBy {
-    /// The service admits nothing until this time.
-    Pause(u64),
-    /// No credit is left until a response, or until the reset at this time.
-    Credit(u64),
-    /// One request is sent in each gap, until this time.
-    Pace(Duration, u64),
-}
+/// Why a request is held until a time: one request is sent in each gap, or none.
+type HeldBy = (Option<Duration>, u64);
 
 /// A request to a service that is obeyed.
 pub(super) struct ObeyedRequest {
-    obedience: Arc<Obedience>,
+    at_most: Duration,
+    service: Arc<ObeyedService>,
     limiter: RateLimiter,
     limit: Limit,
     key: OwnedKey,
-    key_id: KeyId,
     arrived: u64,
     answered: u64,
     /// Its number, once it is sent.
     number: Option<u64>,
-    is_held: bool,
-    changed: Arc<Notify>,
-    queue: Arc<Semaphore>,
 }
 
 impl Obedience {
     pub(super) fn new(at_most: Duration) -> Arc<Self> {
-        Arc::new(Self { at_most, paces: Mutex::default() })
+        Arc::new(Self { at_most, services: Mutex::default() })
     }
 
     /// Begins a request that `limit` limits by `key`.
     pub(super) fn begin(
-        self: &Arc<Self>,
+        &self,
         limiter: &RateLimiter,
         limit: Limit,
         key: OwnedKey,
     ) -> ObeyedRequest {
         let backend = &limiter.checker().backend;
         let (key_id, arrived) = (backend.key_id(limit.terms(), &key), backend.clock().steady());
-        let mut paces = lock(&self.paces);
-        if paces.len() == paces.capacity() && !paces.contains_key(&key_id) {
+        let mut services = lock(&self.services);
+        if services.len() == services.capacity() && !services.contains_key(&key_id) {
             // Before it grows: those whose services may never be called again.
-            paces.retain(|_, pace| pace.is_known_at(arrived));
+            services.retain(|_, service| service.is_known_at(arrived));
         }
-        let pace = paces.entry(key_id).or_insert_with(|| Pace {
-            under_way: 0,
-            sent: 0,
-            held: 0,
-            gap: Duration::ZERO,
-            credit: u64::MAX,
-            until: 0,
-            is_paused: false,
-            is_blocking: false,
-            pauses: 0,
-            newest: 0,
-            heard: 0,
-            answered: 0,
-            changed: Arc::default(),
-            queue: Arc::new(Semaphore::new(1)),
-        });
-        pace.under_way += 1;
-        let (answered, changed) = (pace.answered, Arc::clone(&pace.changed));
-        let queue = Arc::clone(&pace.queue);
-        drop(paces);
-        let (obedience, limiter) = (Arc::clone(self), limiter.clone());
-        ObeyedRequest {
-            obedience,
-            limiter,
-            limit,
-            key,
-            key_id,
-            arrived,
-            answered,
-            number: None,
-            is_held: false,
-            changed,
-            queue,
+        let service = services.entry(key_id).or_default();
+        if !service.is_known_at(arrived) {
+            *service = Arc::default();
         }
+        let service = Arc::clone(service);
+        let answered = lock(&service.pace).answered;
+        let (at_most, limiter) = (self.at_most, limiter.clone());
+        ObeyedRequest { at_most, service, limiter, limit, key, arrived, answered, number: None }
+    }
+}
+
+impl ObeyedService {
+    /// Returns whether something is known of the service: requests are under way, a pace is in force, or a pause has
+    /// just ended.
+    fn is_known_at(self: &Arc<Self>, now: u64) -> bool {
+        Arc::strong_count(self) > 1 || lock(&self.pace).is_in_force_at(now)
+    }
+}
+
+impl Default for ObeyedService {
+    fn default() -> Self {
+        Self { pace: Mutex::default(), changed: Notify::new(), queue: Semaphore::new(1) }
     }
 }
 
@@ -154,7 +135,8 @@ impl ObeyedRequest {
     pub(super) async fn paced(&mut self) -> Result<(), Rejection> {
         let (now, entered) = (self.now(), self.with_pace(|pace| pace.pauses));
         let waited = now.saturating_sub(self.arrived);
-        let number = self.with_pace(|pace| {
+        let is_first = self.service.queue.available_permits() > 0;
+        self.number = self.with_pace(|pace| {
             // Nothing was heard of the service meanwhile: another process may have paused for it.
             if waited >= micros(PROBE)
                 && pace.until <= now
@@ -162,17 +144,11 @@ impl ObeyedRequest {
             {
                 pace.probe(now);
             }
-            if pace.held > 0 && !pace.is_open_for(entered) {
-                return None;
-            }
-            pace.send(now, entered, false).ok()
+            let is_next = is_first || pace.is_open_for(entered);
+            is_next.then(|| pace.send(now, entered, false).ok()).flatten()
         });
-        self.number = number;
         if self.number.is_none() {
-            self.with_pace(|pace| pace.held += 1);
-            self.is_held = true;
             self.number = Some(self.hold(entered).await?);
-            self.release();
         }
         Ok(())
     }
@@ -184,18 +160,13 @@ impl ObeyedRequest {
         let deadline = self.arrived.saturating_add(micros(wait));
         let rest = |now: u64, until: u64| Duration::from_micros(until.saturating_sub(now));
         let place = self.limiter.pause(rest(self.now(), deadline));
-        let _place = before(place, self.queue.acquire()).await;
+        let _place = before(place, self.service.queue.acquire()).await;
         loop {
             // Receives notifications from now on.
-            let (changed, now) = (self.changed.notified(), self.now());
-            let held_by = match self.with_pace(|pace| pace.send(now, entered, true)) {
+            let (changed, now) = (self.service.changed.notified(), self.now());
+            let (gap, until) = match self.with_pace(|pace| pace.send(now, entered, true)) {
                 Ok(number) => return Ok(number),
-                Err(held_by) => held_by,
-            };
-            let (gap, until) = match held_by {
-                HeldBy::Pause(until) | HeldBy::Credit(until) if now < deadline => (None, until),
-                HeldBy::Pause(until) | HeldBy::Credit(until) => (Some(PROBE), until),
-                HeldBy::Pace(gap, until) => (Some(gap), until),
+                Err((gap, until)) => (gap.or((now >= deadline).then_some(PROBE)), until),
             };
             let mut next = until;
             if let Some(gap) = gap {
@@ -229,13 +200,13 @@ impl ObeyedRequest {
     }
 
     /// Returns whether a rejection is by the limit whose key the service counts by.
-    pub(super) fn is_by_limit(&self, name: &Name) -> bool {
-        *name == self.limit.terms().identity.name
+    pub(super) fn is_by_limit(&self, name: Name) -> bool {
+        name == self.limit.terms().identity.name
     }
 
     /// Learns that the key was blocked when this request came.
     pub(super) fn blocked(&self, retry_after: Duration) {
-        self.pause(retry_after.min(self.obedience.at_most));
+        self.pause(retry_after.min(self.at_most));
     }
 
     fn pause(&self, pause: Duration) {
@@ -243,14 +214,14 @@ impl ObeyedRequest {
         self.with_pace(|pace| {
             pace.heard = pace.newest;
             let before = if pace.is_paused { pace.until } else { 0 };
-            pace.set(Duration::ZERO, 0, before.max(now + micros(pause)));
+            pace.set(Duration::ZERO, Some(0), before.max(now + micros(pause)));
             (pace.is_paused, pace.pauses) = (true, pace.pauses + 1);
         });
     }
 
     /// Obeys the response to this request: blocks the key while the service admits nothing, and sets the pace.
     pub(super) async fn obey(&self, limits: ServiceLimits) {
-        let (now, at_most) = (self.now(), self.obedience.at_most);
+        let (now, at_most) = (self.now(), self.at_most);
         if let Some(pause) = limits.pause {
             let pause = pause.min(at_most);
             self.pause(pause);
@@ -268,7 +239,7 @@ impl ObeyedRequest {
             pace.heard = number;
             pace.answered += 1;
             let Some(requests) = limits.requests else {
-                return pace.set(Duration::ZERO, u64::MAX, now + micros(PROBED));
+                return pace.set(Duration::ZERO, None, now + micros(PROBED));
             };
             let RemainingRequests { remaining, reset, .. } = requests;
             // The service has not counted the other requests under way yet.
@@ -276,32 +247,29 @@ impl ObeyedRequest {
             let is_few = requests.is_scarce() || remaining <= 2 * pace.sent;
             let spread = RemainingRequests { remaining: credit, ..requests };
             let gap = if is_few { spread.gap() } else { Duration::ZERO };
-            pace.set(gap, credit, now + micros(reset.min(at_most)));
+            pace.set(gap, Some(credit), now + micros(reset.min(at_most)));
         });
     }
 
     /// Returns the limit of requests with this time between them.
     fn limit_of(&self, gap: Duration) -> Limit {
         let policy = self.limit.policy();
-        let name = Name::kept(&format!("{} pace", self.limit.name()));
+        let name = Limit::kept_name(&format!("{} pace", self.limit.name()));
         // A process makes few names. Its limit has another algorithm or period, so it has another count.
         let name = name.unwrap_or(self.limit.terms().identity.name);
         let a_day = (DAY.as_nanos() / gap.as_nanos().max(1)).clamp(1, DAY.as_micros()) as u64;
-        let pace = Limit::leaky_bucket(name.as_str(), a_day, DAY).scope(policy.scope).hidden(true);
+        let pace = Limit::leaky_bucket(name, a_day, DAY).scope(policy.scope).hidden(true);
         policy.on_error.map_or(pace, |on_error| pace.on_error(on_error))
     }
 
-    /// Ends the hold of this request.
-    fn release(&mut self) {
-        if mem::take(&mut self.is_held) {
-            self.with_pace(|pace| pace.held -= 1);
-        }
-    }
-
+    /// Changes the pace, and tells the requests that wait.
     fn with_pace<T>(&self, change: impl FnOnce(&mut Pace) -> T) -> T {
-        let mut paces = lock(&self.obedience.paces);
-        // It is there while the request is.
-        change(paces.get_mut(&self.key_id).expect("the pace of a request under way"))
+        let mut pace = lock(&self.service.pace);
+        let result = change(&mut pace);
+        if mem::take(&mut pace.has_changed) {
+            self.service.changed.notify_waiters();
+        }
+        result
     }
 
     fn now(&self) -> u64 {
@@ -311,22 +279,18 @@ impl ObeyedRequest {
 
 impl Drop for ObeyedRequest {
     fn drop(&mut self) {
-        self.release();
-        let (now, mut paces) = (self.now(), lock(&self.obedience.paces));
-        if let Some(pace) = paces.get_mut(&self.key_id) {
-            pace.under_way -= 1;
-            if let Some(number) = self.number {
-                pace.sent -= 1;
-                if number < pace.heard && !pace.is_paused && pace.credit < u64::MAX {
-                    // A response to a later request has left it out of the credit.
-                    pace.credit += 1;
-                    pace.changed.notify_waiters();
-                }
+        let Some(number) = self.number else { return };
+        self.with_pace(|pace| {
+            pace.sent -= 1;
+            if number < pace.heard
+                && !pace.is_paused
+                && let Some(credit) = &mut pace.credit
+            {
+                // A response to a later request has left it out of the credit.
+                *credit += 1;
+                pace.has_changed = true;
             }
-            if !pace.is_known_at(now) {
-                paces.remove(&self.key_id);
-            }
-        }
+        });
     }
 }
 
@@ -336,29 +300,25 @@ impl Pace {
     fn send(&mut self, now: u64, entered: u64, is_held: bool) -> Result<u64, HeldBy> {
         let is_open = self.is_open_for(entered);
         if self.until <= now || is_open {
-            let was_in_force = self.credit == 0 || !self.gap.is_zero();
-            (self.gap, self.credit) = (Duration::ZERO, u64::MAX);
+            let was_in_force = self.credit == Some(0) || !self.gap.is_zero();
+            (self.gap, self.credit) = (Duration::ZERO, None);
             if is_held && was_in_force || self.is_paused {
                 self.probe(now);
             }
-            if is_open {
-                self.changed.notify_waiters();
-            }
+            self.has_changed |= is_open;
         }
-        if self.credit == 0 {
-            let held_by = if self.is_paused { HeldBy::Pause } else { HeldBy::Credit };
-            return Err(held_by(self.until));
-        }
-        if self.gap.is_zero() {
+        if self.credit == Some(0) {
+            Err((None, self.until))
+        } else if self.gap.is_zero() {
             Ok(self.sent_one())
         } else {
-            Err(HeldBy::Pace(self.gap, self.until))
+            Err((Some(self.gap), self.until))
         }
     }
 
     /// Counts a request that is sent. Returns its number.
     fn sent_one(&mut self) -> u64 {
-        self.credit = self.credit.saturating_sub(1);
+        self.credit = self.credit.map(|credit| credit.saturating_sub(1));
         (self.sent, self.newest) = (self.sent + 1, self.newest + 1);
         self.newest
     }
@@ -371,22 +331,21 @@ impl Pace {
 
     /// Lets one request in each second try the service.
     fn probe(&mut self, now: u64) {
-        (self.gap, self.credit, self.until) = (PROBE, u64::MAX, now + micros(PROBED));
+        (self.gap, self.credit, self.until) = (PROBE, None, now + micros(PROBED));
         self.is_paused = false;
     }
 
     /// Sets the pace, and tells the requests that wait.
-    fn set(&mut self, gap: Duration, credit: u64, until: u64) {
+    fn set(&mut self, gap: Duration, credit: Option<u64>, until: u64) {
         (self.gap, self.credit, self.until) = (gap, credit, until);
         (self.is_paused, self.is_blocking) = (false, false);
-        self.changed.notify_waiters();
+        self.has_changed = true;
     }
 
-    /// Returns whether something is known of the service: requests are under way, a pace is in force, or a pause has
-    /// just ended.
-    fn is_known_at(&self, now: u64) -> bool {
+    /// Returns whether the pace is in force, or its pause has just ended.
+    fn is_in_force_at(&self, now: u64) -> bool {
         let probed = if self.is_paused { micros(PROBED) } else { 0 };
-        self.under_way > 0 || self.until.saturating_add(probed) > now
+        self.until.saturating_add(probed) > now
     }
 }
 

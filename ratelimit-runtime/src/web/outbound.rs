@@ -1,7 +1,6 @@
 //! [`OutboundLayer`]: limits in front of a client. Twin of `layer`, which limits a server. Also the key of a host.
 
 use std::error::Error;
-use std::fmt;
 use std::future::{Future, poll_fn};
 use std::mem;
 use std::pin::{Pin, pin};
@@ -16,19 +15,13 @@ use super::config::{FirstLimit, LayerConfig};
 use super::obey::Obedience;
 use super::service_limits::ServiceLimits;
 use super::settings::limit_settings;
-#[cfg(doc)]
-use crate::limit::Limit;
-#[cfg(doc)]
-use crate::limiter::RateLimiter;
 use crate::printing::debug_by_name;
-#[cfg(doc)]
-use crate::reply::Decision;
 use crate::reply::Rejection;
 use crate::report::request_log;
 
 /// A [`tower_layer::Layer`] for clients that are tower services, such as those of reqwest and hyper-util. It checks
-/// each request before the client sends it. If its limits have a [`wait`](Limit::wait), a request waits for its units,
-/// first come, first served. [`RateLimitLayer::outbound`](super::RateLimitLayer::outbound) creates it.
+/// each request before the client sends it. If its limits have a [`wait`](crate::Limit::wait), a request waits for its
+/// units, first come, first served. [`RateLimitLayer::outbound`](super::RateLimitLayer::outbound) creates it.
 ///
 /// ```
 /// use std::time::Duration;
@@ -124,36 +117,23 @@ pub trait ReadResponse<T>: sealed::Read<T> {}
 impl<T, O: sealed::Read<T>> ReadResponse<T> for O {}
 
 mod sealed {
-    use super::{Arc, Obedience, ServiceLimits};
+    use super::Obeyed;
 
     #[allow(unreachable_pub, reason = "it seals a public trait")]
     pub trait Read<T>: Clone + Send + 'static {
-        #[allow(private_interfaces, reason = "as above")]
-        fn obedience(&self) -> Option<&Arc<Obedience>>;
-
-        fn read(&self, response: &T) -> ServiceLimits;
+        fn obeyed(&self) -> Option<&Obeyed<T>>;
     }
 }
 
 impl<T> sealed::Read<T> for Unread {
-    #[allow(private_interfaces, reason = "it seals a public trait")]
-    fn obedience(&self) -> Option<&Arc<Obedience>> {
+    fn obeyed(&self) -> Option<&Obeyed<T>> {
         None
-    }
-
-    fn read(&self, _: &T) -> ServiceLimits {
-        ServiceLimits::default()
     }
 }
 
 impl<T: 'static> sealed::Read<T> for Obeyed<T> {
-    #[allow(private_interfaces, reason = "it seals a public trait")]
-    fn obedience(&self) -> Option<&Arc<Obedience>> {
-        Some(&self.obedience)
-    }
-
-    fn read(&self, response: &T) -> ServiceLimits {
-        (self.read)(response)
+    fn obeyed(&self) -> Option<&Self> {
+        Some(self)
     }
 }
 
@@ -191,10 +171,10 @@ impl<R, O> OutboundLayer<R, O> {
     ///   then learns of it when the block rejects a request, or when a request has waited for a second without an
     ///   answer.
     ///
-    /// The pace is a limit of its own, `<name> pace`. A request is held within the [`wait`](Limit::wait) of its limit.
-    /// Then it is rejected, unless it may be the one of its second; its limits have charged it. Its checks can take two
-    /// deadlines more. A request whose future is kept and not polled holds up those behind it until their waits end. A
-    /// [shadow](Limit::shadow) does not obey.
+    /// The pace is a limit of its own, `<name> pace`. A request is held within the [`wait`](crate::Limit::wait) of its
+    /// limit. Then it is rejected, unless it may be the one of its second; its limits have charged it. Its checks can
+    /// take two deadlines more. A request whose future is kept and not polled holds up those behind it until their
+    /// waits end. A [shadow](crate::Limit::shadow) does not obey.
     #[must_use]
     pub fn obey<T>(
         self,
@@ -207,8 +187,8 @@ impl<R, O> OutboundLayer<R, O> {
 }
 
 impl<B, O> OutboundLayer<http::Request<B>, O> {
-    /// Puts the [`Decision`] about each admitted request into its extensions, for the client and the layers inside of
-    /// this one. A request that is exempt, or that has no limits here, gets none.
+    /// Puts the [`Decision`](crate::Decision) about each admitted request into its extensions, for the client and the
+    /// layers inside of this one. A request that is exempt, or that has no limits here, gets none.
     #[must_use]
     pub fn expose_decision(self) -> Self {
         self.configure(|config| {
@@ -260,11 +240,7 @@ impl<S: Clone, R, O: Clone> Clone for OutboundService<S, R, O> {
     }
 }
 
-impl<S: fmt::Debug, R, O> fmt::Debug for OutboundService<S, R, O> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("OutboundService").field("inner", &self.inner).finish_non_exhaustive()
-    }
-}
+debug_by_name!("OutboundService" [S, R, O] OutboundService<S, R, O>);
 
 impl<S, R, O> Service<R> for OutboundService<S, R, O>
 where
@@ -287,13 +263,14 @@ where
         // A rejected request drops it, and frees what it reserved when it became ready, such as a permit.
         let mut ready = mem::replace(&mut self.inner, clone);
         let responses = self.layer.responses.clone();
-        let (mut check, mut first) = (None, responses.obedience().map(|_| FirstLimit::default()));
+        let (mut check, mut first) = (None, responses.obeyed().map(|_| FirstLimit::default()));
         let started = if config.is_exempt(&request) {
             Ok(())
         } else {
             request_log::without(|| config.start(&request, &mut check, first.as_mut()))
         };
-        let mut obeyed = first.and_then(|first| config.obeyed(responses.obedience()?, first));
+        let mut obeyed =
+            first.and_then(|first| config.obeyed(&responses.obeyed()?.obedience, first));
         Box::pin(async move {
             started?;
             if let Some(mut check) = check {
@@ -317,8 +294,8 @@ where
                 poll_fn(|context| request_log::without(|| paced.as_mut().poll(context))).await?;
             }
             let response = ready.call(request).await.map_err(Into::into)?;
-            if let Some(obeyed) = &obeyed {
-                let limits = responses.read(&response);
+            let limits = responses.obeyed().map(|it| (it.read)(&response));
+            if let (Some(obeyed), Some(limits)) = (&obeyed, limits) {
                 obeyed.obey(limits).await;
             }
             Ok(response)

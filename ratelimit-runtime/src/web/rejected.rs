@@ -256,3 +256,17 @@ impl<T: Into<String>> From<(u16, T)> for TextResponse {
         Self::new(PLAIN_TEXT, body).status(status)
     }
 }
+
+/// Lets annotated functions return types that a rejection converts to.
+macro_rules! returned {
+    ($([$($parameter:tt)*] $type:ty),+) => {$(
+        #[diagnostic::do_not_recommend]
+        impl<$($parameter)*> $crate::FromRejection for $type {
+            fn from_rejection(rejection: $crate::Rejection) -> Self {
+                rejection.into()
+            }
+        }
+    )+};
+}
+
+pub(super) use returned;

@@ -7,8 +7,8 @@ use http::{HeaderValue, Request, Response, StatusCode};
 
 use super::accept::prefers_json;
 use super::middleware::{self, ServerRequest};
-use super::rejected::{self, RejectedRequest, TextResponse, status_code};
-use crate::reply::{FromRejection, Rejection};
+use super::rejected::{self, RejectedRequest, TextResponse, returned, status_code};
+use crate::reply::Rejection;
 
 /// Responds to rejected requests over HTTP: with plain text, or with problem details in JSON (RFC 9457) if
 /// the client prefers JSON. With feature `tonic`, a gRPC request gets the response of [`Grpc`].
@@ -79,14 +79,6 @@ impl<B: From<String>> From<Rejection> for Response<B> {
     }
 }
 
-/// An annotated function can return a response: the rejected call returns the response of its rejection.
-#[diagnostic::do_not_recommend]
-impl<B: From<String>> FromRejection for Response<B> {
-    fn from_rejection(rejection: Rejection) -> Self {
-        rejection.into()
-    }
-}
-
 /// Converts a rejection to its status: 429, 413 or 503. In a handler behind a
 /// [`RateLimitLayer`](super::RateLimitLayer), the layer adds the headers of the rejection, with `Retry-After` and
 /// `Cache-Control`. Elsewhere, the response has none of them.
@@ -105,21 +97,8 @@ impl From<Rejection> for (StatusCode, String) {
     }
 }
 
-/// An annotated function can return a status code.
-#[diagnostic::do_not_recommend]
-impl FromRejection for StatusCode {
-    fn from_rejection(rejection: Rejection) -> Self {
-        rejection.into()
-    }
-}
-
-/// An annotated function can return a status code and a text.
-#[diagnostic::do_not_recommend]
-impl FromRejection for (StatusCode, String) {
-    fn from_rejection(rejection: Rejection) -> Self {
-        rejection.into()
-    }
-}
+// An annotated function can return them.
+returned!([B: From<String>] Response<B>, [] StatusCode, [] (StatusCode, String));
 
 impl ServerRequest for Parts {
     fn head(&self) -> Request<()> {

@@ -53,7 +53,6 @@ type SharedPermits = Mutex<Vec<Permit>>;
 pub(crate) struct HeldSlots(Option<Arc<SharedPermits>>);
 
 /// What a handler that extracts [`RequestSlots`] responds if no layer around it can hold slots.
-#[cfg(any(feature = "axum", feature = "actix"))]
 pub(super) const NO_LAYER_HOLDS: &str =
     "no layer around this handler limits calls in flight: add a layer with such a limit";
 

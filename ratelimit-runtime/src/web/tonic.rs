@@ -51,8 +51,8 @@ use tonic::{Code, Request, Status};
 use tonic_types::{ErrorDetails, QuotaViolation, StatusExt};
 
 use super::headers::NO_STORE;
-use super::rejected::TextResponse;
-use crate::reply::{FromRejection, Rejection};
+use super::rejected::{TextResponse, returned};
+use crate::reply::Rejection;
 use crate::report::request_log;
 
 /// Converts a rejection to the status in the table of [this module](self).
@@ -62,13 +62,7 @@ impl From<Rejection> for Status {
     }
 }
 
-/// An annotated function can return a status.
-#[diagnostic::do_not_recommend]
-impl FromRejection for Status {
-    fn from_rejection(rejection: Rejection) -> Self {
-        rejection.into()
-    }
-}
+returned!([] Status);
 
 impl From<&Rejection> for Status {
     fn from(rejection: &Rejection) -> Self {

@@ -33,7 +33,7 @@ async fn a_repeated_call_passes_a_full_limit_and_no_block() {
     for limiter in [embedded_on(&clock), server.limiter_on(&clock)] {
         check(&limiter, [&limit, &SENT], (1, 7), 1).await.expect("admitted");
         let rejection = check(&limiter, [&limit, &SENT], (1, 8), 1).await.expect_err("full");
-        assert!(matches!(rejection, Rejection::Limited { name, .. } if name.as_str() == "orders"));
+        assert!(matches!(rejection, Rejection::Limited { name, .. } if name == "orders"));
         let decision = check(&limiter, [&limit, &SENT], (1, 7), 1).await.expect("known");
         assert_eq!((decision.allowed, decision.limit, decision.remaining), (true, 1, 0));
         assert_eq!((decision.retry_after, used(&limiter, &limit, 1).await), (Duration::ZERO, 1));
@@ -47,7 +47,7 @@ async fn a_repeated_call_passes_a_full_limit_and_no_block() {
             limiter.block(blocked, 1_u64, SECOND).await.expect("blocked");
             let rejected = check(&limiter, [blocked, &SENT], (1, 7), 1).await;
             let Err(Rejection::Blocked { name, .. }) = rejected else { panic!("{rejected:?}") };
-            assert_eq!(name.as_str(), blocked.name());
+            assert_eq!(name, blocked.name());
             limiter.unblock(blocked, 1_u64).await.expect("unblocked");
         }
         // A decision about several others reports each.

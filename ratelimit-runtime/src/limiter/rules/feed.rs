@@ -11,7 +11,7 @@ use serde_json::Value;
 use tokio::sync::{Notify, watch};
 use tokio::time::timeout;
 
-use super::file::{FileReader, READ_DEADLINE, RulesFile, read};
+use super::file::{FileReader, RulesFile};
 use super::fleet::{MOST_REJECTED, announcement, process_id, read_announcements};
 use crate::backend::Backend;
 use crate::check::Checker;
@@ -191,8 +191,7 @@ impl RuleFeed {
 
     async fn look_into_file(&self, path: &Path, progress: &mut FeedProgress) {
         let FeedProgress { file: Some(file), files, report_at, .. } = progress else { return };
-        let path = path.to_owned();
-        let text = files.run(READ_DEADLINE, move || read(&path)).await;
+        let text = files.read(path.to_owned()).await;
         if let Some(set) = file.change(text) {
             self.replace(set, report_at);
         }

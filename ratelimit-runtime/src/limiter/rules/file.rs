@@ -3,10 +3,9 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::task::spawn_blocking;
+use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::timeout;
 
 use crate::rules::{RuleSet, RuleSetError};
@@ -15,10 +14,7 @@ use crate::rules::{RuleSet, RuleSetError};
 const MAX_BYTES: u64 = 16 << 20;
 
 /// The time after which a file system that has not replied counts as stuck.
-pub(super) const READ_DEADLINE: Duration = Duration::from_secs(5);
-
-/// The most reads that may be stuck at a time: each holds a thread.
-const MAX_STANDING: usize = 4;
+const READ_DEADLINE: Duration = Duration::from_secs(5);
 
 /// A file with rules, and the texts that were read from it.
 #[derive(Clone)]
@@ -85,37 +81,24 @@ impl RulesFile {
     }
 }
 
-/// Reads files on other threads, because a file system can be stuck.
+/// The read of a file on another thread, because a file system can be stuck. One that is stuck is awaited again.
 #[derive(Default)]
-pub(super) struct FileReader {
-    /// Each read that has not ended holds a clone.
-    standing: Arc<()>,
-}
+pub(super) struct FileReader(Option<JoinHandle<io::Result<String>>>);
 
 impl FileReader {
-    /// Returns the result of `read`. Fails if that takes longer than `deadline`, and at once if too many reads are
-    /// stuck already.
-    pub(super) async fn run<T: Send + 'static>(
-        &self,
-        deadline: Duration,
-        read: impl FnOnce() -> io::Result<T> + Send + 'static,
-    ) -> io::Result<T> {
-        let is_stuck = || io::Error::other("the file system does not reply");
-        if Arc::strong_count(&self.standing) > MAX_STANDING {
-            return Err(is_stuck());
-        }
-        let standing = Arc::clone(&self.standing);
-        let reading = spawn_blocking(move || {
-            let result = read();
-            drop(standing);
-            result
-        });
-        timeout(deadline, reading).await.map_err(|_| is_stuck())??
+    /// Reads a file. Fails if the file system does not reply within some seconds.
+    pub(super) async fn read(&mut self, path: PathBuf) -> io::Result<String> {
+        let reading = self.0.get_or_insert_with(|| spawn_blocking(move || read(&path)));
+        let Ok(text) = timeout(READ_DEADLINE, reading).await else {
+            return Err(io::Error::other("the file system does not reply"));
+        };
+        self.0 = None;
+        text?
     }
 }
 
 /// Reads a file with rules.
-pub(super) fn read(path: &Path) -> io::Result<String> {
+fn read(path: &Path) -> io::Result<String> {
     let metadata = fs::metadata(path)?;
     // Opening a pipe blocks until another process writes to it.
     if !metadata.is_file() {
@@ -125,32 +108,4 @@ pub(super) fn read(path: &Path) -> io::Result<String> {
         return Err(io::Error::other("the file has over 16 MiB"));
     }
     fs::read_to_string(path)
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::mpsc::channel;
-
-    use super::*;
-
-    #[tokio::test]
-    async fn reads_again_while_few_reads_stand_still() {
-        let reader = FileReader::default();
-        let (ends, mut senders) = (Duration::from_secs(60), Vec::new());
-        for _ in 0..=MAX_STANDING {
-            let (sender, receiver) = channel::<()>();
-            senders.push(sender);
-            let stuck = move || receiver.recv().map_err(io::Error::other);
-            reader.run(Duration::from_millis(1), stuck).await.expect_err("no reply");
-            if senders.len() < MAX_STANDING {
-                reader.run(ends, || Ok(())).await.expect("a reply");
-            }
-        }
-        reader.run(ends, || Ok(())).await.expect_err("too many reads stand still");
-        drop(senders);
-        while Arc::strong_count(&reader.standing) > 1 {
-            tokio::task::yield_now().await;
-        }
-        reader.run(ends, || Ok(())).await.expect("a reply");
-    }
 }

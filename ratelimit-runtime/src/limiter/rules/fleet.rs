@@ -10,7 +10,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::background::{OwnValue, lock_own};
 use crate::key::OwnedKey;
-use crate::limit::{Limit, Name};
+use crate::limit::{Limit, announced_name};
 use crate::limiter::Operator;
 use crate::registry::RegisteredLimit;
 use crate::reply::{Answer, StoreError};
@@ -125,13 +125,14 @@ impl Operator<'_> {
     /// listed, and a process that ends is listed for up to 30 seconds.
     ///
     /// A user who can write to this Redis can announce any text: escape the texts for their destination. A process
-    /// keeps up to 10,000 announced names of limits, in addition to the 10,000 of [`Name::kept`](crate::Name::kept). It
+    /// keeps up to 10,000 announced names of limits, in addition to the 10,000 of [`Limit::kept_name`]. It
     /// does not list a process that announces more.
     ///
     /// # Errors
     ///
     /// [`StoreError`] when Redis does not reply, and when the announcements have over 64 MiB together.
     /// [`StoreError::NotShared`] without Redis.
+    #[must_use]
     pub fn fleet(&self) -> Answer<Vec<AnnouncedProcess>> {
         self.0.checker.backend.answer(|backend| async move {
             let store = backend.shared.as_ref().ok_or(StoreError::NotShared)?;
@@ -181,7 +182,7 @@ fn serialize<S: Serializer>(keys: &[RejectedKey], serializer: S) -> Result<S::Ok
     let since_epoch =
         |time: SystemTime| micros(time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default());
     let written = keys.iter().map(|key| WrittenKey {
-        limit: key.limit.as_str().to_owned(),
+        limit: key.limit.to_owned(),
         period: micros(key.period),
         key: key.key.clone(),
         is_shadow: key.is_shadow,
@@ -203,7 +204,7 @@ impl WrittenKey {
         let Self { limit, period, key, is_shadow, rejected, since, last } = self;
         let time = |micros| SystemTime::UNIX_EPOCH.checked_add(Duration::from_micros(micros));
         let (since, last) = (time(since)?, time(last)?);
-        let (limit, period) = (Name::announced(&limit).ok()?, Duration::from_micros(period));
+        let (limit, period) = (announced_name(&limit).ok()?, Duration::from_micros(period));
         let key = RejectedKey { limit, period, key, is_shadow, rejected, since, last };
         (key.key.len() <= MAX_KEY).then_some(key)
     }
@@ -253,6 +254,7 @@ impl Operator<'_> {
     /// # Errors
     ///
     /// [`StoreError`] when Redis does not reply. [`StoreError::NotShared`] without Redis.
+    #[must_use]
     pub fn keys(&self, limit: &Limit, after: Option<KeysCursor>) -> Answer<KeysPage> {
         let backend = &self.0.checker.backend;
         let terms = backend.counted(limit);

@@ -29,10 +29,11 @@ pub struct SharedRules {
 }
 
 /// A change of the rules that all processes share: [`Operator::rule_changes`].
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
 #[non_exhaustive]
 pub struct RuleChange {
     /// When they changed, by the clock of Redis.
+    #[serde(skip, default = "SystemTime::now")]
     pub at: SystemTime,
     /// The author of the change, as the caller of [`share_rules`](crate::Operator::share_rules) named it.
     pub by: String,
@@ -40,14 +41,6 @@ pub struct RuleChange {
     pub what: Vec<String>,
     /// The version of the rules since then.
     pub version: String,
-}
-
-/// A change as it is stored.
-#[derive(serde::Deserialize, serde::Serialize)]
-struct StoredChange {
-    by: String,
-    version: String,
-    what: Vec<String>,
 }
 
 impl SharedRules {
@@ -66,6 +59,7 @@ impl Operator<'_> {
     ///
     /// [`StoreError`] when Redis does not reply, or when the rules in Redis have a mistake. [`StoreError::NotShared`]
     /// without Redis.
+    #[must_use]
     pub fn shared_rules(&self) -> Answer<SharedRules> {
         self.0.checker.backend.answer(move |backend| async move {
             let store = backend.shared.as_ref().ok_or(StoreError::NotShared)?;
@@ -106,14 +100,15 @@ impl Operator<'_> {
     /// [`StoreError::RulesChanged`] when the rules have changed since they were read: nothing was written.
     /// [`StoreError::NotShared`] without Redis. Another [`StoreError`] when Redis does not reply: the rules may have
     /// been replaced.
+    #[must_use]
     pub fn share_rules(&self, shared: SharedRules, by: &str) -> Answer<()> {
         let by = by.to_owned();
         self.0.checker.backend.answer(move |backend| async move {
             let store = backend.shared.as_ref().ok_or(StoreError::NotShared)?;
             let SharedRules { rules, version: replaces, before } = shared;
             let version = next_version(&replaces);
-            let change =
-                StoredChange { by, version: version.clone(), what: differences(&before, &rules) };
+            let (at, what) = (SystemTime::now(), differences(&before, &rules));
+            let change = RuleChange { at, by, what, version: version.clone() };
             let change = serde_json::to_string(&change).unwrap_or_default();
             let new = StoredRules { version, rules: rules.to_json() };
             match store.write_rules(&replaces, &new, &change).await {
@@ -137,15 +132,14 @@ impl Operator<'_> {
     /// # Errors
     ///
     /// As for [`shared_rules`](Self::shared_rules).
+    #[must_use]
     pub fn rule_changes(&self, most: usize) -> Answer<Vec<RuleChange>> {
         self.0.checker.backend.answer(move |backend| async move {
             let store = backend.shared.as_ref().ok_or(StoreError::NotShared)?;
             let changes = store.rule_changes(most).await?;
             let read = |(at, text): (u64, String)| {
-                let change: StoredChange = serde_json::from_str(&text).ok()?;
-                let StoredChange { by, version, what } = change;
                 let at = SystemTime::UNIX_EPOCH + Duration::from_micros(at);
-                Some(RuleChange { at, by, what, version })
+                Some(RuleChange { at, ..serde_json::from_str(&text).ok()? })
             };
             Ok(changes.into_iter().filter_map(read).collect())
         })

@@ -136,8 +136,7 @@ impl Redis {
 
     /// Returns the name of a count, which is its key in Redis.
     pub(crate) fn count_name(&self, terms: &Terms, key: &dyn Key) -> Vec<u8> {
-        let mut name =
-            Vec::with_capacity(self.prefix.len() + terms.identity.name.as_str().len() + 48);
+        let mut name = Vec::with_capacity(self.prefix.len() + terms.identity.name.len() + 48);
         name.extend_from_slice(self.prefix.as_bytes());
         name.push(b':');
         put_count_name(&mut name, terms, key);

@@ -30,9 +30,8 @@ impl Line {
             self.withdraw(now);
         }
         self.last_arrival = self.last_arrival.max(arrival);
-        if let Some(earliest) = self.earliest_of_last()
-            && earliest > deadline
-        {
+        let earliest = self.earliest_of(arrival);
+        if earliest > deadline {
             self.reject(arrival, earliest, now);
         }
     }

@@ -139,8 +139,7 @@ impl LineSpec {
 
 impl Line {
     pub(super) fn new(spec: Arc<LineSpec>) -> Self {
-        let waiters = Waiters::new(spec.counts.len());
-        Self { spec, waiters, long: LONG_LINE, ..Self::default() }
+        Self { spec, long: LONG_LINE, ..Self::default() }
     }
 
     /// Returns whether the line holds nothing: no call, no grant.
@@ -296,7 +295,7 @@ impl WakeTimes {
         self.local.is_some_and(|at| at <= now.local) || self.real.is_some_and(|at| at <= now.real)
     }
 
-    fn or_earlier(self, other: Self) -> Self {
+    pub(in crate::waiting) fn or_earlier(self, other: Self) -> Self {
         let local = self.local.into_iter().chain(other.local).min();
         let real = self.real.into_iter().chain(other.real).min();
         Self { local, real }

@@ -26,10 +26,6 @@ const MAX_CALLS: usize = 1024;
 /// distance: otherwise, smaller calls of other processes could keep it out for ever.
 const RESERVED_AHEAD: u64 = 1_000_000;
 
-/// Calls with a longer wait share runs, which have the shortest of their waits. A call that such a run does not reserve
-/// is first in a later request, in a run of its own.
-const SHARED_WAIT: u64 = 50_000;
-
 /// A request of a line.
 #[derive(Debug)]
 pub(in crate::waiting) struct Asked {
@@ -89,10 +85,7 @@ impl Line {
                 self.withdraw(now);
             }
             let at = self.moment_of(outcomes, now);
-            // The run had a shorter wait than this call. If the store rejected the call because of that, the line asks
-            // again at once.
-            let was_cut_short = granted > 0 && self.may_reserve(arrival, at, now);
-            if self.waiters.first() == Some(arrival) && !was_cut_short {
+            if self.waiters.first() == Some(arrival) {
                 let is_busy = self.is_busy(outcomes);
                 // The end of a call in flight wakes the line.
                 let next = if is_busy { self.overdue.next_look(now.local) } else { at };
@@ -235,43 +228,27 @@ impl Line {
         Some(Asked { request, calls, replaced })
     }
 
-    /// Groups calls by equal costs. Returns the runs, and the calls that are in them. `has_moments` says whether the
-    /// first call is behind calls with moments.
+    /// Groups calls of windows by equal costs. Returns the runs, and the calls that are in them. `has_moments` says
+    /// whether the first call is behind calls with moments.
     fn runs(&self, calls: Vec<u64>, has_moments: bool, now: Now) -> (Vec<EqualCalls>, Vec<u64>) {
         let (mut runs, mut included): (Vec<EqualCalls>, _) = (Vec::new(), Vec::new());
+        let is_bucket = self.spec.is_bucket();
         for arrival in calls {
             let Some(waiter) = self.waiters.get(arrival) else { continue };
-            let is_first = runs.is_empty() && !has_moments;
-            let longest = if is_first { 1 << 52 } else { RESERVED_AHEAD };
+            let longest = if runs.is_empty() && !has_moments { 1 << 52 } else { RESERVED_AHEAD };
             let ahead = waiter.deadline.saturating_sub(now.local).min(longest);
-            let wait = if self.spec.is_bucket() { ahead } else { 0 };
-            // The first call of a bucket has a run of its own: it is reserved whenever its wait allows it.
-            let is_second = runs.len() == 1 && self.spec.is_bucket();
-            let is_open = |run: &&mut EqualCalls| {
-                let has_time = !self.spec.is_bucket() || run.wait.min(wait) >= SHARED_WAIT;
-                !is_second && has_time && run.costs == waiter.costs
-            };
             let is_full = runs.len() == MAX_RUNS;
-            if let Some(run) = runs.last_mut().filter(is_open) {
-                run.count += 1;
-                run.wait = run.wait.min(wait);
-            } else if is_full {
-                break;
-            } else {
-                runs.push(EqualCalls { costs: waiter.costs.clone(), count: 1, wait });
+            match runs.last_mut().filter(|run| !is_bucket && run.costs == waiter.costs) {
+                Some(run) => run.count += 1,
+                None if is_full => break,
+                None => {
+                    let wait = if is_bucket { ahead } else { 0 };
+                    runs.push(EqualCalls { costs: waiter.costs.clone(), count: 1, wait });
+                }
             }
             included.push(arrival);
         }
         (runs, included)
-    }
-
-    /// Returns whether the bucket would reserve the moment `at` for a queued call.
-    fn may_reserve(&self, arrival: u64, at: u64, now: Now) -> bool {
-        let waiter = self.waiters.get(arrival).filter(|_| self.spec.is_bucket());
-        let is_near = at <= now.local.saturating_add(RESERVED_AHEAD);
-        waiter.is_some_and(|waiter| {
-            at <= waiter.deadline && (is_near || self.last_moment(now).is_none())
-        })
     }
 
     /// Returns whether calls in flight hold units that a rejected call needs.
@@ -387,11 +364,6 @@ impl Line {
         for (arrival, rejection) in late {
             self.end(arrival, Ok(rejection));
         }
-    }
-
-    /// Returns the earliest time at which the last queued call can be admitted.
-    pub(super) fn earliest_of_last(&self) -> Option<u64> {
-        Some(self.estimate()?.earliest(&self.spec.counts, &self.waiters.units))
     }
 
     /// Returns the earliest time at which a queued call can be admitted, from the calls of the first request.

@@ -20,12 +20,10 @@ pub(super) struct Waiters {
     by_arrival: HashMap<u64, Waiter>,
     /// The calls without a grant that are polled, by arrival.
     pub(super) queued: BTreeSet<u64>,
-    /// The units that the queued calls take from each count.
-    pub(super) units: Vec<u128>,
     /// The moments of the calls with a grant, and the arrivals of these calls.
     pub(super) granted: BTreeSet<(u64, u64)>,
     /// When to look at each queued call: at the end of its wait, and when the store is late.
-    pub(super) looks: Agenda<u64, u64>,
+    pub(super) looks: Agenda<u64>,
 }
 
 /// A call in a line.
@@ -57,11 +55,6 @@ pub(super) enum Stage {
 }
 
 impl Waiters {
-    /// Creates the calls of a line with `counts` counts: none.
-    pub(super) fn new(counts: usize) -> Self {
-        Self { units: vec![0; counts], ..Self::default() }
-    }
-
     pub(super) fn len(&self) -> usize {
         self.by_arrival.len()
     }
@@ -112,17 +105,14 @@ impl Waiters {
         if let Stage::Granted(grant) = &waiter.stage {
             self.granted.insert((grant.at, arrival));
         }
-        let units = self.units.iter_mut().zip(&*waiter.costs);
         match (was_queued, waiter.is_queued()) {
             (false, true) => {
                 self.queued.insert(arrival);
-                units.for_each(|(sum, cost)| *sum += u128::from(*cost));
                 self.looks.plan(arrival, Some(waiter.deadline));
                 waiter.late_at = None;
             }
             (true, false) => {
                 self.queued.remove(&arrival);
-                units.for_each(|(sum, cost)| *sum -= u128::from(*cost));
                 self.looks.plan(arrival, None);
             }
             _ => {}

@@ -28,7 +28,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 #[cfg(unix)]
 use tokio::net::UnixStream;
 use tokio::net::{TcpStream, lookup_host};
-use tokio::task::{AbortHandle, JoinSet};
+use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::Tls;
@@ -300,25 +300,18 @@ fn in_order(addresses: impl Iterator<Item = SocketAddr>) -> Vec<SocketAddr> {
     addresses
 }
 
-/// Connects to the first of these addresses that accepts. Starts with the next address when an attempt fails, and while
-/// one takes long, because an address can drop packets. The other attempts end here, before they send anything.
-async fn connect_to_any(addresses: Vec<SocketAddr>) -> io::Result<TcpStream> {
-    let (mut addresses, mut attempts) = (addresses.into_iter(), JoinSet::new());
-    let mut error = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
-    loop {
-        if let Some(address) = addresses.next() {
-            attempts.spawn(TcpStream::connect(address));
-        }
-        let is_last = addresses.len() == 0;
-        let patience = if is_last { CONNECT_TIMEOUT } else { NEXT_ADDRESS_AFTER };
-        match timeout(patience, attempts.join_next()).await {
-            Ok(Some(Ok(Ok(stream)))) => return Ok(stream),
-            Ok(Some(Ok(Err(failed)))) => error = failed,
-            Ok(Some(Err(ended))) => error = io::Error::other(ended),
-            Ok(None) => return Err(error),
-            Err(_) => {}
+/// Connects to the first of these addresses that accepts. Any but the last has a part of the time, because an address
+/// can drop packets.
+async fn connect_to_any(mut addresses: Vec<SocketAddr>) -> io::Result<TcpStream> {
+    let Some(last) = addresses.pop() else {
+        return Err(io::Error::new(io::ErrorKind::NotFound, "the host has no address"));
+    };
+    for address in addresses {
+        if let Ok(Ok(stream)) = timeout(NEXT_ADDRESS_AFTER, TcpStream::connect(address)).await {
+            return Ok(stream);
         }
     }
+    TcpStream::connect(last).await
 }
 
 /// Logs in, and drives the connection in a task of this runtime.

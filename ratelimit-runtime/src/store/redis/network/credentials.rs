@@ -17,7 +17,6 @@ use crate::threads::{Mutex, lock};
 
 /// The certificates for TLS, as the contents of PEM files.
 #[derive(Clone, Default)]
-#[cfg_attr(not(feature = "tls"), allow(dead_code, reason = "nothing sets or reads them"))]
 pub(crate) struct Certificates {
     /// The root certificates to trust instead of those of the system.
     pub(crate) root: Option<Vec<u8>>,

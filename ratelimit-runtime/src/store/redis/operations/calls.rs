@@ -14,7 +14,9 @@ use crate::algorithm::{Charged, Op, Outcome, Receipt};
 use crate::one_or_many::OneOrMany;
 use crate::reply::{Source, StoreError};
 use crate::store::redis::Redis;
-use crate::store::redis::scripts::script::{self, ScriptOp, take, take_outcome, take_receipt};
+use crate::store::redis::scripts::script::{
+    self, ScriptOp, numbers_of, take, take_outcome, take_receipt,
+};
 use crate::store::{Calls, Charge, EqualCalls, GivenBack, Reply, Stated};
 
 impl Redis {
@@ -51,16 +53,20 @@ impl Redis {
 }
 
 /// Returns the arguments of `lua/all.lua`.
-fn arguments_of(op: ScriptOp, calls: &Calls, clock: Option<u64>) -> Vec<Vec<u8>> {
+fn arguments_of(
+    (word, [_, birth, _]): ScriptOp,
+    calls: &Calls,
+    clock: Option<u64>,
+) -> Vec<Vec<u8>> {
     let charges = &calls.charges;
     let may_reserve = charges.len() == 1;
     let mut packed = Vec::with_capacity(64);
-    let word = if calls.is_mixed { "mixed" } else { op.word };
+    let word = if calls.is_mixed { "mixed" } else { word };
     packed.extend(word.as_bytes());
     packed.push(0);
-    script::put(&mut packed, [op.birth]);
+    script::put(&mut packed, [birth]);
     if may_reserve {
-        ScriptOp::correct(calls.replacement().unwrap_or_default()).put_correction(&mut packed);
+        script::put(&mut packed, numbers_of(calls.replacement().unwrap_or_default()));
     }
     for EqualCalls { costs, count, wait } in &*calls.runs {
         packed.extend(count.to_be_bytes());

@@ -12,7 +12,7 @@ use crate::reply::StoreError;
 use crate::store::redis::Redis;
 use crate::store::redis::network::failure::{failure_of, is_of_another_node};
 use crate::store::redis::scripts::script::{
-    self, REPLY, ScriptOp, decode_acquired, put_correction, take_error,
+    self, HOLD, REPLY, decode_acquired, put_correction, take_error,
 };
 use crate::store::{Charge, CorrectedCharge, Failure, Stated};
 
@@ -54,7 +54,7 @@ impl Redis {
     pub(crate) async fn hold(&self, charges: &[Arc<Charge>]) -> Vec<Result<Stated, StoreError>> {
         if let [charge] = charges {
             // The end of a call: the script of one key creates fewer functions than `lua/correct.lua`.
-            let stated = async { self.apply_one(ScriptOp::HOLD, charge, self.begin()?).await };
+            let stated = async { self.apply_one(HOLD, charge, self.begin()?).await };
             return vec![stated.await.map(|(_, receipt)| Stated::new(receipt, 0))];
         }
         let stated = |charge| CorrectedCharge::by(Arc::clone(charge), Correction::default());

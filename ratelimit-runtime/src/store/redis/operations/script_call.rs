@@ -117,14 +117,18 @@ pub(crate) fn unexpected() -> StoreError {
     StoreError::Server { code: "ERR".into(), message: "the script sent an unexpected reply".into() }
 }
 
-/// Returns a take or a peek as scripts receive it. A take that needs a receipt has a birth: a number of 7 bytes that is
-/// not 0, and that no other draw returns, also not in a process that was forked.
+/// Returns a take without a wait, or a peek. A take that needs a receipt has a birth: a number of 7 bytes that is not
+/// 0, and that no other draw returns, also not in a process that was forked.
 pub(crate) fn script_op(op: Op, cost: u64) -> ScriptOp {
-    let birth = if op == Op::ACQUIRE {
+    match op {
+        Op::Take { receipt: false, .. } => ("take", [cost, 0, 0]),
         // The keys of each `RandomState` differ, except from those of a parent.
-        (RandomState::new().hash_one(seen_process()) >> 8).max(1)
-    } else {
-        0
-    };
-    ScriptOp::decide(op, cost, birth)
+        Op::Take { .. } => {
+            let birth = RandomState::new().hash_one(seen_process()) >> 8;
+            ("take", [cost, birth.max(1), 0])
+        }
+        Op::Measure => ("peek", [cost, 0, 1]),
+        Op::Peek => ("peek", [cost, 0, 0]),
+        Op::Correct(_) => unreachable!("it decides no call"),
+    }
 }

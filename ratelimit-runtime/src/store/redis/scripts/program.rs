@@ -25,21 +25,11 @@ const CALL: &str = "si7I7I7";
 const CALL_NAMES: &str = "op cost birth operand";
 
 impl Form {
-    /// Returns the script that decides one call.
-    pub(crate) fn script(self) -> String {
-        self.compose("one")
-    }
-
-    /// Returns the script that decides one call, with text as its arguments and as its reply.
-    fn by_hand(self) -> String {
-        self.compose("by_hand")
-    }
-
-    /// Returns a script of one call. Its main file uses the function of this form, and the format and the names of the
-    /// values that a call has.
-    fn compose(self, main: &str) -> String {
-        let (function, layout, mut names) = (self.function(), self.layout(), CALL_NAMES.to_owned());
-        for (name, _) in self.arguments() {
+    /// Returns a script of one call: `one`, or `by_hand`, with text as its arguments and as its reply. The main file
+    /// uses the function of this form, and the format and the names of the values that a call has.
+    pub(crate) fn script(&self, main: &str) -> String {
+        let (function, layout, mut names) = (self.function, self.layout(), CALL_NAMES.to_owned());
+        for (name, _) in self.arguments {
             names.extend([" ", name]);
         }
         compose(&format!(
@@ -63,33 +53,35 @@ pub(crate) fn batch_of_node() -> String {
 /// Returns the text of a script by its name, for `redis-cli --eval`. A script of one call takes text as arguments.
 #[must_use]
 pub fn text(name: &str) -> Option<String> {
-    Some(match name {
-        "sliding" => Form::Sliding.by_hand(),
-        "fixed" => Form::Fixed.by_hand(),
-        "calendar" => Form::Calendar.by_hand(),
-        "sliding_counter" => Form::SlidingCounter.by_hand(),
-        "bucket" => Form::Bucket.by_hand(),
-        "leased_bucket" => Form::LeasedBucket.by_hand(),
-        "slots" => Form::Slots.by_hand(),
-        "all" | "batch" | "correct" => several(name),
-        "batch_of_node" => batch_of_node(),
-        _ => return None,
-    })
+    match name {
+        "all" | "batch" | "correct" => Some(several(name)),
+        "batch_of_node" => Some(batch_of_node()),
+        _ => FORMS.iter().find(|form| form.name == name).map(|form| form.script("by_hand")),
+    }
 }
 
 /// The form of a limit: the function of `lua/` that decides it, and the arguments that the function takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Form {
-    Sliding,
-    Fixed,
-    SlidingCounter,
-    Bucket,
-    /// A bucket of a limit that leases.
-    LeasedBucket,
-    /// Calls in flight.
-    Slots,
-    /// Fixed windows of several lengths.
-    Calendar,
+pub(crate) struct Form {
+    name: &'static str,
+    /// The name of the function, and of its file in `lua/`.
+    pub(crate) function: &'static str,
+    /// The last arguments of the function.
+    arguments: &'static [Argument],
+}
+
+/// All forms, in the order of the lists that `lua/several.lua` reads.
+pub(crate) const FORMS: [Form; 7] = [
+    form("sliding", "sliding", &[THRESHOLD, PERIOD]),
+    form("fixed", "fixed", &[THRESHOLD, PERIOD, SHIFT]),
+    form("sliding_counter", "sliding_counter", &[THRESHOLD, PERIOD, GRAIN, SPAN]),
+    form("bucket", "bucket", &[BURST, TOKEN, DRAIN]),
+    form("leased_bucket", "bucket", &[BURST, TOKEN, DRAIN, TERM, RESERVE]),
+    form("slots", "slots", &[THRESHOLD, HOLD, PROCESS, SEQ, UNITS, EPOCH, WAITED]),
+    form("calendar", "fixed", &[THRESHOLD, PERIOD, SHIFT, FIRST, SECOND, THIRD, LAST]),
+];
+
+const fn form(name: &'static str, function: &'static str, arguments: &'static [Argument]) -> Form {
+    Form { name, function, arguments }
 }
 
 /// What a process tells a function of `lua/`: the terms of a limit, what it states of calls in flight, and the
@@ -111,101 +103,51 @@ const TOKEN: Argument = ("token", |told| told.terms.rate.token);
 const DRAIN: Argument = ("drain", |told| told.terms.rate.drain);
 const TERM: Argument = ("term", |told| told.terms.lease_us());
 const RESERVE: Argument = ("reserve", |told| told.terms.lease_reserve);
+const GRAIN: Argument = ("grain", |told| told.terms.scale.grain);
+const SPAN: Argument = ("span", |told| told.terms.scale.span);
+const HOLD: Argument = ("hold", |told| told.stated.hold_us);
+const PROCESS: Argument = ("process", |told| told.stated.process);
+const SEQ: Argument = ("seq", |told| told.stated.seq);
+const UNITS: Argument = ("units", |told| told.stated.units);
+const EPOCH: Argument = ("epoch", |told| told.stated.epoch);
+const WAITED: Argument = ("waited", |told| told.stated.waited_us);
+const FIRST: Argument = ("first", |told| told.boundaries[0]);
+const SECOND: Argument = ("second", |told| told.boundaries[1]);
+const THIRD: Argument = ("third", |told| told.boundaries[2]);
+const LAST: Argument = ("last", |told| told.boundaries[3]);
 
 impl Form {
-    /// All forms, in the order of the lists that `lua/several.lua` reads.
-    pub(crate) const EACH: [Self; 7] = [
-        Self::Sliding,
-        Self::Fixed,
-        Self::SlidingCounter,
-        Self::Bucket,
-        Self::LeasedBucket,
-        Self::Slots,
-        Self::Calendar,
-    ];
-
-    /// Returns the form of a limit.
-    pub(crate) fn of(terms: &Terms) -> Self {
+    /// Returns the index of the form of a limit in [`FORMS`].
+    pub(crate) fn index_of(terms: &Terms) -> usize {
         match terms.identity.algorithm {
-            Algorithm::Sliding => Self::Sliding,
-            Algorithm::Fixed if terms.has_calendar_windows() => Self::Calendar,
-            Algorithm::Fixed => Self::Fixed,
-            Algorithm::InFlight => Self::Slots,
-            Algorithm::SlidingCounter => Self::SlidingCounter,
-            Algorithm::TokenBucket | Algorithm::LeakyBucket if terms.lease_reserve > 0 => {
-                Self::LeasedBucket
-            }
-            Algorithm::TokenBucket | Algorithm::LeakyBucket => Self::Bucket,
-        }
-    }
-
-    /// Returns the index in [`EACH`](Self::EACH).
-    pub(crate) fn index(self) -> usize {
-        self as usize
-    }
-
-    /// Returns the name of the function, and of its file in `lua/`.
-    pub(crate) fn function(self) -> &'static str {
-        match self {
-            Self::Sliding => "sliding",
-            Self::Fixed | Self::Calendar => "fixed",
-            Self::SlidingCounter => "sliding_counter",
-            Self::Bucket | Self::LeasedBucket => "bucket",
-            Self::Slots => "slots",
-        }
-    }
-
-    /// Returns the last arguments of the function.
-    fn arguments(self) -> &'static [Argument] {
-        match self {
-            Self::Sliding => &[THRESHOLD, PERIOD],
-            Self::Fixed => &[THRESHOLD, PERIOD, SHIFT],
-            Self::Calendar => &[
-                THRESHOLD,
-                PERIOD,
-                SHIFT,
-                ("first", |told| told.boundaries[0]),
-                ("second", |told| told.boundaries[1]),
-                ("third", |told| told.boundaries[2]),
-                ("last", |told| told.boundaries[3]),
-            ],
-            Self::SlidingCounter => &[
-                THRESHOLD,
-                PERIOD,
-                ("grain", |told| told.terms.scale.grain),
-                ("span", |told| told.terms.scale.span),
-            ],
-            Self::Bucket => &[BURST, TOKEN, DRAIN],
-            Self::LeasedBucket => &[BURST, TOKEN, DRAIN, TERM, RESERVE],
-            Self::Slots => &[
-                THRESHOLD,
-                ("hold", |told| told.stated.hold_us),
-                ("process", |told| told.stated.process),
-                ("seq", |told| told.stated.seq),
-                ("units", |told| told.stated.units),
-                ("epoch", |told| told.stated.epoch),
-                ("waited", |told| told.stated.waited_us),
-            ],
+            Algorithm::Sliding => 0,
+            Algorithm::Fixed if terms.has_calendar_windows() => 6,
+            Algorithm::Fixed => 1,
+            Algorithm::SlidingCounter => 2,
+            Algorithm::TokenBucket | Algorithm::LeakyBucket if terms.lease_reserve > 0 => 4,
+            Algorithm::TokenBucket | Algorithm::LeakyBucket => 3,
+            Algorithm::InFlight => 5,
         }
     }
 
     /// Appends the packed arguments of the limit of a charge, for a call at the time `now`; `None` by the clock of the
     /// server.
-    pub(crate) fn put_terms(self, out: &mut Vec<u8>, charge: &Charge, now: Option<u64>) {
+    pub(crate) fn put_terms(&self, out: &mut Vec<u8>, charge: &Charge, now: Option<u64>) {
         let (terms, stated) = (&charge.terms, charge.statement.unwrap_or_default());
-        let boundaries = match self {
-            Self::Calendar => terms.boundaries(now.unwrap_or_else(wall)),
-            _ => [0; 4],
+        let boundaries = if terms.has_calendar_windows() {
+            terms.boundaries(now.unwrap_or_else(wall))
+        } else {
+            [0; 4]
         };
         let told = Told { terms, stated, boundaries };
-        for (_, value) in self.arguments() {
+        for (_, value) in self.arguments {
             out.extend(&value(&told).to_be_bytes()[1..]);
         }
     }
 
     /// Returns the format of the packed arguments for `struct.unpack`.
-    pub(crate) fn layout(self) -> String {
-        "i7".repeat(self.arguments().len())
+    pub(crate) fn layout(&self) -> String {
+        "i7".repeat(self.arguments.len())
     }
 }
 
@@ -318,29 +260,29 @@ mod tests {
 
     #[test]
     fn the_functions_take_what_the_scripts_pass() {
-        for form in Form::EACH {
-            let arguments = arguments_of(form.function());
+        for form in &FORMS {
+            let arguments = arguments_of(form.function);
             let arguments: Vec<&str> = arguments.iter().map(|argument| &**argument).collect();
-            let own = form.arguments().iter().map(|(name, _)| *name);
+            let own = form.arguments.iter().map(|(name, _)| *name);
             let passed: Vec<&str> =
                 COMMON.split(", ").chain(CALL_NAMES.split(' ')).chain(own).collect();
             let (taken, left) = arguments.split_at(passed.len());
-            assert_eq!(taken, passed, "{form:?}");
+            assert_eq!(taken, passed, "{}", form.name);
             // Not all scripts pass the last ones.
-            let optional: &[&str] = match form {
-                Form::Bucket => &["term", "reserve"],
-                Form::Fixed => &["first", "second", "third", "last"],
+            let optional: &[&str] = match form.name {
+                "bucket" => &["term", "reserve"],
+                "fixed" => &["first", "second", "third", "last"],
                 _ => &[],
             };
-            assert_eq!(left, optional, "{form:?}");
+            assert_eq!(left, optional, "{}", form.name);
         }
     }
 
     #[test]
     fn the_functions_return_what_the_answer_takes() {
-        for form in Form::EACH {
-            let text = text_of(form.function());
-            assert!(text.ends_with(&format!("\n  return {RESULTS}\nend\n")), "{form:?}");
+        for form in &FORMS {
+            let text = text_of(form.function);
+            assert!(text.ends_with(&format!("\n  return {RESULTS}\nend\n")), "{}", form.name);
         }
         assert!(text_of("one").contains(&format!("\nlocal {RESULTS} =\n")));
         assert_eq!(arguments_of("answer").join(", "), format!("{COMMON_OF_ANSWER}, {RESULTS}"));
@@ -348,25 +290,25 @@ mod tests {
 
     #[test]
     fn the_functions_know_the_words_of_the_operations() {
-        for form in Form::EACH {
-            let own = match form {
-                Form::Bucket | Form::LeasedBucket => Some("cancel"),
-                Form::Slots => Some("hold"),
+        for form in &FORMS {
+            let own = match form.function {
+                "bucket" => Some("cancel"),
+                "slots" => Some("hold"),
                 _ => None,
             };
             let words = ["take", "peek", "correct"].into_iter().chain(own);
-            let text = text_of(form.function());
-            assert_eq!(known(text), words.collect::<BTreeSet<_>>(), "{form:?}");
+            let text = text_of(form.function);
+            assert_eq!(known(text), words.collect::<BTreeSet<_>>(), "{}", form.name);
         }
     }
 
     #[test]
     fn every_script_can_be_printed() {
-        for form in Form::EACH {
-            let text = text(form.function()).expect("a script");
-            assert!(text.contains(&several("one")), "{form:?}");
+        for form in &FORMS {
+            let text = text(form.name).expect("a script");
+            assert!(text.contains(&several("one")), "{}", form.name);
         }
-        for name in ["leased_bucket", "all", "batch", "batch_of_node", "correct"] {
+        for name in ["all", "batch", "batch_of_node", "correct"] {
             assert!(text(name).is_some(), "{name}");
         }
         assert!(text("another").is_none());
@@ -383,16 +325,9 @@ mod form_tests {
 
     #[test]
     fn the_lists_of_the_scripts_are_those_of_the_forms() {
-        let functions = Form::EACH.map(|form| form.function().to_owned());
-        for list in [functions, Form::EACH.map(|form| format!("'>{}'", form.layout()))] {
+        let functions = FORMS.each_ref().map(|form| form.function.to_owned());
+        for list in [functions, FORMS.each_ref().map(|form| format!("'>{}'", form.layout()))] {
             assert!(text_of("several").contains(&format!(" = {{ {} }}\n", list.join(", "))));
-        }
-    }
-
-    #[test]
-    fn each_form_is_at_its_index() {
-        for (index, form) in Form::EACH.into_iter().enumerate() {
-            assert_eq!(form.index(), index);
         }
     }
 
@@ -403,8 +338,9 @@ mod form_tests {
         let key_id = KeyId::new(&terms.identity, 0);
         let charge = Charge { terms, key_id, count_name: Vec::new(), cost: 1, statement: None };
         let (limit, mut out) = (&terms, Vec::new());
-        Form::of(limit).put_terms(&mut out, &charge, None);
-        assert_eq!(Form::of(limit).layout(), "i7i7i7");
+        let form = &FORMS[Form::index_of(limit)];
+        form.put_terms(&mut out, &charge, None);
+        assert_eq!((form.name, &*form.layout()), ("fixed", "i7i7i7"));
         assert_eq!(out[..7], [0, 0, 0, 0, 0, 0, 7]);
         assert_eq!(out[7..14], 1_000_000_u64.to_be_bytes()[1..]);
         assert_eq!(out[14..], [255; 7]);
@@ -450,7 +386,7 @@ mod compose_tests {
 
     #[test]
     fn a_script_has_no_comments_and_no_directives() {
-        let script = Form::Fixed.script();
+        let script = FORMS[1].script("one");
         assert!(script.starts_with("local function fixed("));
         assert!(!script.contains("--") && !script.contains("\n\n"));
     }

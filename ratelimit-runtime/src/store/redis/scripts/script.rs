@@ -4,9 +4,9 @@
 use once_cell::sync::Lazy;
 use redis::{Cmd, Value};
 
-use super::program::{self, Form};
+use super::program::{self, FORMS, Form};
 use crate::algorithm::{
-    BlockChange, Charged, Correction, MOST, Op, Outcome, Receipt, Reservation, Verdict,
+    BlockChange, Charged, Correction, MOST, Outcome, Receipt, Reservation, Verdict,
 };
 use crate::limit::Terms;
 use crate::reply::StoreError;
@@ -34,9 +34,9 @@ pub(crate) struct Script {
 impl Script {
     /// Returns the script that decides one call of a limit.
     pub(crate) fn of(terms: &Terms) -> &'static Self {
-        static SCRIPTS: Lazy<[Script; Form::EACH.len()]> =
-            Lazy::new(|| Form::EACH.map(|form| Script::new(form.script())));
-        &SCRIPTS[Form::of(terms).index()]
+        static SCRIPTS: Lazy<[Script; FORMS.len()]> =
+            Lazy::new(|| FORMS.map(|form| Script::new(form.script("one"))));
+        &SCRIPTS[Form::index_of(terms)]
     }
 
     fn new(text: String) -> Self {
@@ -66,67 +66,34 @@ pub(crate) fn probe_of_node() -> Cmd {
     redis::cmd("EVAL").arg("return 1").arg(0).take()
 }
 
-/// An operation, as scripts receive it: `lua/prelude.lua` explains its parts.
-#[derive(Clone, Copy)]
-pub(crate) struct ScriptOp {
-    pub(crate) word: &'static str,
-    /// In two's complement.
-    cost: u64,
-    pub(crate) birth: u64,
-    operand: u64,
-    /// The moment that a correction gives back; otherwise 0.
-    moment: u64,
-}
+/// An operation, as scripts receive it: its name, its cost, its birth and its operand. `lua/prelude.lua` explains them.
+pub(crate) type ScriptOp = (&'static str, [u64; 3]);
 
-impl ScriptOp {
-    /// States what this process holds of a count of calls in flight.
-    pub(crate) const HOLD: Self = Self { word: "hold", ..Self::NOTHING };
+/// States what this process holds of a count of calls in flight.
+pub(crate) const HOLD: ScriptOp = ("hold", [0; 3]);
 
-    /// A correction of nothing.
-    const NOTHING: Self = Self { word: "correct", cost: 0, birth: 0, operand: 0, moment: 0 };
-
-    /// Frees the units in flight of all processes, in an entry of `lua/correct.lua`.
-    const RESET: Self = Self { operand: 1, ..Self::HOLD };
-
-    /// [`HOLD`](Self::HOLD) in an entry of `lua/correct.lua`.
-    const STATE: Self = Self { operand: 2, ..Self::HOLD };
-
-    /// Returns a take without a wait, or a peek. `birth` is for a take that needs a receipt.
-    pub(crate) fn decide(op: Op, cost: u64, birth: u64) -> Self {
-        match op {
-            Op::Take { .. } => Self { word: "take", cost, birth, ..Self::NOTHING },
-            Op::Measure => Self { word: "peek", cost, operand: 1, ..Self::NOTHING },
-            Op::Peek => Self { word: "peek", cost, ..Self::NOTHING },
-            Op::Correct(_) => unreachable!("it decides no call"),
+/// Returns a correction, as scripts receive it: its cost, in two's complement, the birth and the place of a receipt or
+/// a recorded time, and the moment that it gives back; otherwise 0.
+pub(crate) fn numbers_of(Correction { charged, change }: Correction) -> [u64; 4] {
+    let (birth, place, moment) = match charged {
+        Charged::Newest => (0, 0, 0),
+        // A time of 0 would mean the newest units.
+        Charged::At(time) => (0, time.max(1), 0),
+        Charged::By(Receipt { birth, place }) => (birth, place, 0),
+        Charged::Reserved(Reservation { receipt, moment }) => {
+            (receipt.birth, receipt.place, moment)
         }
-    }
-
-    pub(crate) fn correct(Correction { charged, change }: Correction) -> Self {
-        let (birth, operand, moment) = match charged {
-            Charged::Newest => (0, 0, 0),
-            // A time of 0 would mean the newest units.
-            Charged::At(time) => (0, time.max(1), 0),
-            Charged::By(Receipt { birth, place }) => (birth, place, 0),
-            Charged::Reserved(Reservation { receipt, moment }) => {
-                (receipt.birth, receipt.place, moment)
-            }
-        };
-        Self { cost: change as u64, birth, operand, moment, ..Self::NOTHING }
-    }
-
-    /// Appends the numbers of a correction.
-    pub(crate) fn put_correction(self, out: &mut Vec<u8>) {
-        put(out, [self.cost, self.birth, self.operand, self.moment]);
-    }
+    };
+    [change as u64, birth, place, moment]
 }
 
 /// Returns the arguments of the script that decides one call.
 pub(crate) fn arguments_of_one(op: ScriptOp, charge: &Charge, clock: Option<u64>) -> Vec<Vec<u8>> {
     let mut call = Vec::with_capacity(64);
-    call.extend(op.word.as_bytes());
+    call.extend(op.0.as_bytes());
     call.push(0);
-    put(&mut call, [op.cost, op.birth, op.operand]);
-    Form::of(&charge.terms).put_terms(&mut call, charge, clock);
+    put(&mut call, op.1);
+    FORMS[Form::index_of(&charge.terms)].put_terms(&mut call, charge, clock);
     let mut arguments = vec![call];
     arguments.extend(clock.map(packed_clock));
     arguments
@@ -161,10 +128,9 @@ pub(crate) fn arguments_of_several<'a>(
     limits: impl IntoIterator<Item = &'a Charge>,
 ) -> Vec<Vec<u8>> {
     let packed_limit = |charge: &Charge| {
-        let form = Form::of(&charge.terms);
-        let mut out = Vec::with_capacity(32);
-        out.push(form.index() as u8 + 1);
-        form.put_terms(&mut out, charge, clock);
+        let (index, mut out) = (Form::index_of(&charge.terms), Vec::with_capacity(32));
+        out.push(index as u8 + 1);
+        FORMS[index].put_terms(&mut out, charge, clock);
         out
     };
     let packed = clock.map_or_else(Vec::new, packed_clock);
@@ -172,8 +138,8 @@ pub(crate) fn arguments_of_several<'a>(
 }
 
 /// Appends an entry of `lua/batch.lua` after its limit: `count` equal calls.
-pub(crate) fn put_calls(out: &mut Vec<u8>, op: ScriptOp, count: u32) {
-    put(out, [op.cost, op.birth]);
+pub(crate) fn put_calls(out: &mut Vec<u8>, (_, [cost, birth, _]): ScriptOp, count: u32) {
+    put(out, [cost, birth]);
     out.extend(count.to_be_bytes());
 }
 
@@ -185,16 +151,17 @@ const RESET: u64 = MOST - 1;
 pub(crate) fn put_correction(out: &mut Vec<u8>, corrected: &CorrectedCharge) {
     let CorrectedCharge { charge, correction, block } = corrected;
     let states = charge.statement.is_some_and(|statement| statement.process > 0);
-    let correction = ScriptOp::correct(*correction);
-    let (op, time) = match *block {
-        BlockChange::None if states => (ScriptOp::STATE, RESET),
-        BlockChange::None => (correction, 0),
-        BlockChange::BlockFor(time) => (correction, time),
-        BlockChange::Unblock => (correction, OPEN),
-        BlockChange::Reset if charge.terms.is_in_flight() => (ScriptOp::RESET, RESET),
-        BlockChange::Reset => (correction, RESET),
+    let numbers = numbers_of(*correction);
+    // The operands of a reset of units in flight and of a statement.
+    let (numbers, time) = match *block {
+        BlockChange::None if states => ([0, 0, 2, 0], RESET),
+        BlockChange::None => (numbers, 0),
+        BlockChange::BlockFor(time) => (numbers, time),
+        BlockChange::Unblock => (numbers, OPEN),
+        BlockChange::Reset if charge.terms.is_in_flight() => ([0, 0, 1, 0], RESET),
+        BlockChange::Reset => (numbers, RESET),
     };
-    op.put_correction(out);
+    put(out, numbers);
     put(out, [time]);
 }
 
