@@ -19,7 +19,7 @@ pub(crate) enum Excepted {
 /// The units that the store may count although the judge does not.
 #[derive(Default)]
 pub(crate) struct Missing {
-    /// What killed processes have held, calls of which the judge does not know, and calls whose reply was lost.
+    /// Units of killed processes, of calls that the judge does not know, and of calls whose reply was lost.
     pub(crate) units: u64,
     /// What calls have used beyond their charge.
     pub(crate) debts: u64,

@@ -7,8 +7,8 @@ use support::server::Server;
 
 const GUIDE: &str = include_str!("../../ARCHITECTURE.md");
 
-/// What the guide says of each script of one call, and what is left after its units are given back: a lease keeps its
-/// reserve.
+/// The name and the arguments of each script, as the guide has them, and the units that remain after a refund. A lease
+/// keeps its reserve.
 const SCRIPTS: [(&str, &str, u64); 6] = [
     ("sliding", "threshold=10 period=60000000", 10),
     ("fixed", "threshold=10 period=60000000 shift=-1", 10),

@@ -40,12 +40,12 @@ fn start_cluster() -> (Cluster, RateLimiter) {
     (cluster, limiter)
 }
 
-/// Returns what is left after an admitted call.
+/// Takes one unit. Returns the units that remain.
 async fn take(limiter: &RateLimiter, limit: &Limit, key: impl Key) -> u64 {
     limiter.check(limit, key, 1).await.expect("admitted").remaining
 }
 
-/// Returns what is left, without a call.
+/// Returns the units that remain, and takes none.
 async fn remaining(limiter: &RateLimiter, limit: &Limit, key: impl Key) -> u64 {
     limiter.peek(limit, key, 1).await.expect("a decision").remaining
 }

@@ -57,7 +57,7 @@ support::on_both_stores! {
         assert_eq!(send(&layer, "/200").await, 429, "a client that leaves keeps its charge");
     }
 
-    /// All limits of a layer, also those that are chosen for a request, each with its own cost.
+    /// Each limit gets its own cost back, also a limit that a function chooses for the request.
     async fn gives_back_the_charges_of_all_limits((limiter, _)) {
         let (each, chosen) = (Limit::sliding("each", 5, MINUTE), Limit::token_bucket("own", 9, MINUTE));
         let choose = move |_: &Parts, limits: &mut RequestLimits| {

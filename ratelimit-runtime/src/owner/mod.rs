@@ -104,7 +104,7 @@ struct QueuedCorrection {
     /// The time at which it was added, by the steady clock of the limiter.
     at: u64,
     kind: Kind,
-    /// Who waits for the result. A flush reports lost corrections for which nobody waits.
+    /// The caller that waits for the result. Without one, `flush` reports the correction if it is lost.
     reply_to: Option<ResultSender>,
     /// Dropped last: a flush reads the losses once nothing is pending.
     pending: PendingWork,

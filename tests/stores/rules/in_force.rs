@@ -25,7 +25,7 @@ on_both_stores! {
             assert_eq!(test.peek(&limit, 0).await.remaining, 9);
             test.start_over(&limit).await;
         }
-        // Without a burst, that of the code holds. A window has no burst.
+        // A rule without a burst keeps the burst of the code. A window has no burst.
         let limit = |algorithm| Limit::new("ruled", algorithm, 10, MINUTE).expect("valid");
         let (threshold, burst) = (Rule::new().threshold(20), Rule::new().burst(7));
         for (rule, limit, expected) in [

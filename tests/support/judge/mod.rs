@@ -217,7 +217,7 @@ struct Event {
     first: u64,
     last: u64,
     decided: u64,
-    /// The units that count, and those that a call was charged.
+    /// The units that a call has used, and the units that it was charged.
     units: u64,
     charged: u64,
     /// The limit under which a call was admitted.

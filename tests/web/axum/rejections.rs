@@ -111,7 +111,10 @@ fn sends_problem_details_to_clients_that_prefer_json() {
     let ask = |path, accept| get(server.address, path, &[accept]);
     let json = "accept: application/json";
     let large = "this request is too large: it needs 3 units, and at most 2 are allowed at once";
-    let reduced = r#""type":"https://iana.org/assignments/http-problem-types#temporary-reduced-capacity","title":"Temporary Reduced Capacity""#;
+    let reduced = concat!(
+        r#""type":"https://iana.org/assignments/http-problem-types#temporary-reduced-capacity","#,
+        r#""title":"Temporary Reduced Capacity""#
+    );
     let busy = "the service cannot take this request right now, try again in a few minutes";
     let mistake = "the service cannot take this request because of an internal error";
     let about = |title| format!(r#""type":"about:blank","title":"{title}""#);
