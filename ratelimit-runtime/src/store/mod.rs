@@ -1,26 +1,21 @@
 //! The store that processes share: its request and reply, and the Redis store. `unshared.rs` takes its place in builds
 //! without Redis.
 
-#[cfg(feature = "redis")]
+#[cfg_attr(not(feature = "redis"), path = "unshared.rs")]
 pub(crate) mod redis;
 mod request;
 mod rules;
-#[cfg(not(feature = "redis"))]
-mod unshared;
 
 use std::sync::Arc;
 
 use tokio::sync::oneshot;
 
-#[cfg(feature = "redis")]
 pub(crate) use self::redis::SharedStore;
 pub(crate) use self::request::{
     Calls, Charge, CorrectedCharge, EqualCalls, Failure, MAX_CORRECTED, MAX_RESERVED, Reply,
     Stated, Statement,
 };
 pub(crate) use self::rules::{MAX_ANNOUNCEMENT, MAX_PROCESS_ID, ScanPosition, StoredRules};
-#[cfg(not(feature = "redis"))]
-pub(crate) use self::unshared::SharedStore;
 use crate::algorithm::{Charged, Outcome};
 use crate::reply::StoreError;
 

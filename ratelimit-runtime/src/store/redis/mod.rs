@@ -128,7 +128,7 @@ impl Redis {
     pub(crate) async fn ping(&self) -> Result<(), StoreError> {
         let by = self.begin()?;
         match &self.topology {
-            Topology::One(node) => node.ping(by).await?,
+            Topology::One(node) => drop(node.send(&node.probe, false, by).await?),
             Topology::Cluster(cluster) => cluster.ping(self.clock.sent(), by).await?,
         }
         Ok(())

@@ -8,9 +8,9 @@ use super::credentials::Certificates;
 use crate::reply::BuildError;
 
 #[derive(Clone)]
-pub(crate) enum NoTls {}
+pub(crate) enum Tls {}
 
-impl NoTls {
+impl Tls {
     pub(crate) fn new(_: &Certificates) -> Result<Self, BuildError> {
         Err(BuildError::TlsDisabled)
     }
