@@ -86,7 +86,7 @@ impl Builder {
     /// Verifies servers with these root certificates, as PEM, instead of the root certificates of the system.
     #[cfg(feature = "tls")]
     pub fn root_certificates(mut self, pem: impl Into<Vec<u8>>) -> Self {
-        self.login.certificates.root = Some(pem.into());
+        self.login.root_certificates = Some(pem.into());
         self
     }
 
@@ -97,7 +97,7 @@ impl Builder {
         certificate: impl Into<Vec<u8>>,
         key: impl Into<Vec<u8>>,
     ) -> Self {
-        self.login.certificates.client = Some((certificate.into(), key.into()));
+        self.login.client_certificate = Some((certificate.into(), key.into()));
         self
     }
 
@@ -105,7 +105,7 @@ impl Builder {
     /// for a cluster whose nodes announce addresses, and have one certificate.
     #[cfg(feature = "tls")]
     pub fn server_name(mut self, name: impl Into<String>) -> Self {
-        self.login.certificates.server_name = Some(name.into());
+        self.login.server_name = Some(name.into());
         self
     }
 

@@ -99,6 +99,13 @@ texts! {
     }
 }
 
+impl StoreError {
+    /// Returns whether Redis replied with one of these codes, which spaces separate.
+    pub(crate) fn has_code(&self, codes: &str) -> bool {
+        matches!(self, Self::Server { code, .. } if codes.split(' ').any(|known| known == &**code))
+    }
+}
+
 const NOT_SENT: &str = "they were not sent, because too many were pending";
 
 const LOGIN_ADVICE: &str = "check the user and password of the Redis URL, a password alone is \

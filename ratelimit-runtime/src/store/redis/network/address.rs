@@ -51,7 +51,7 @@ impl Address {
             }
             _ => return Err(invalid("its scheme is not known")),
         };
-        let tls = if scheme == "rediss" { Some(Tls::new(&login.certificates)?) } else { None };
+        let tls = if scheme == "rediss" { Some(Tls::new(login)?) } else { None };
         let provider = login.provider.as_ref();
         let names: &[&str] = match topology {
             "unix" => &["db", "user", "pass", "protocol"],

@@ -88,14 +88,13 @@ impl Cluster {
     /// script as a whole: the script catches the errors of commands. Records that a node refuses such scripts.
     pub(crate) fn refuses(self: &Arc<Self>, failure: &Failure) -> bool {
         self.refresh();
-        let StoreError::Server { code, .. } = failure.error() else { return false };
-        let is_refused = matches!(failure, Failure::Replied(_)) && &**code == "ERR";
+        let is_refused = matches!(failure, Failure::Replied(error) if error.has_code("ERR"));
         if is_refused && self.takes_batches_by_node.swap(false, Ordering::Relaxed) {
             tracing::info!(
                 "the cluster refuses scripts over several hash slots, so calls share scripts only if they are equal"
             );
         }
-        true
+        matches!(failure.error(), StoreError::Server { .. })
     }
 
     /// Returns the number of nodes that may serve slots; at least 1.
@@ -122,25 +121,27 @@ impl Cluster {
         loop {
             let reply = node.send(command, asking, by).await;
             let Err(failure) = &reply else { return reply };
-            let (code, message) = match failure.error() {
-                StoreError::Server { code, message } => (&**code, &**message),
-                _ => ("", ""),
+            let error = failure.error();
+            let is_redirect = error.has_code("MOVED ASK");
+            let redirect = match error {
+                StoreError::Server { message, .. } if is_redirect && redirects < MAX_REDIRECTS => {
+                    self.redirect_target(message, &node)
+                }
+                _ => None,
             };
-            let is_redirect = ["MOVED", "ASK"].contains(&code);
-            let follows = is_redirect && redirects < MAX_REDIRECTS;
-            let redirect = if follows { self.redirect_target(message, &node) } else { None };
-            let is_of_another = is_redirect || is_of_another_node(failure.error());
             let has_time = Instant::now() + MIGRATION_PAUSE < by;
-            match (code, redirect) {
-                (_, Some(next)) => {
-                    asking = code == "ASK";
+            match redirect {
+                Some(next) => {
+                    asking = error.has_code("ASK");
                     if !asking {
                         self.refresh();
                     }
                     (node, redirects) = (next, redirects + 1);
                 }
-                ("TRYAGAIN", _) if is_atomic && has_time => sleep(MIGRATION_PAUSE).await,
-                _ if is_of_another && has_time => {
+                _ if is_atomic && error.has_code("TRYAGAIN") && has_time => {
+                    sleep(MIGRATION_PAUSE).await;
+                }
+                _ if (is_redirect || is_of_another_node(error)) && has_time => {
                     self.refresh();
                     sleep(MIGRATION_PAUSE).await;
                     let Ok(next) = self.node_of_slot(slot, by).await else { return reply };

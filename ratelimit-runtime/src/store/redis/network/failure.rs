@@ -8,20 +8,8 @@ use crate::store::Failure;
 
 /// The codes of errors with which a server executes nothing, and that end without a change of the request. A script
 /// that has written is not refused with them, and the first write of each script is one that they refuse.
-const NOT_EXECUTED: [&str; 12] = [
-    "ASK",
-    "BUSY",
-    "CLUSTERDOWN",
-    "LOADING",
-    "MASTERDOWN",
-    "MISCONF",
-    "MOVED",
-    "NOAUTH",
-    "NOREPLICAS",
-    "OOM",
-    "READONLY",
-    "TRYAGAIN",
-];
+const NOT_EXECUTED: &str = "ASK BUSY CLUSTERDOWN LOADING MASTERDOWN MISCONF MOVED NOAUTH NOREPLICAS OOM READONLY \
+    TRYAGAIN";
 
 /// A part of the error message of a script whose key is on another node. A node checks this before it executes the
 /// first command of the script.
@@ -37,11 +25,10 @@ pub(crate) fn is_of_another_node(error: &StoreError) -> bool {
 pub(crate) fn failure_of(error: StoreError) -> Failure {
     match &error {
         StoreError::Connection { .. } => Failure::NoReply(error),
-        StoreError::Server { code, message }
-            if NOT_EXECUTED.contains(&&**code)
-                || &**code == "NOPERM" && !is_of_script(message)
-                || is_of_another_node(&error) =>
-        {
+        _ if error.has_code(NOT_EXECUTED) || is_of_another_node(&error) => {
+            Failure::NotExecuted(error)
+        }
+        StoreError::Server { code, message } if &**code == "NOPERM" && !is_of_script(message) => {
             Failure::NotExecuted(error)
         }
         _ => Failure::Replied(error),
@@ -89,10 +76,8 @@ pub(crate) fn server_error(code: &str, message: &str) -> StoreError {
 /// Returns the error of a script about its keys. If it has one, the error can be [`StoreError::ForeignKey`]; for
 /// several keys, the reply does not name the key.
 pub(crate) fn about(error: StoreError, keys: &[&[u8]]) -> StoreError {
-    match (&error, keys) {
-        (StoreError::Server { code, .. }, [key])
-            if ["BADSTATE", "WRONGTYPE"].contains(&&**code) =>
-        {
+    match keys {
+        [key] if error.has_code("BADSTATE WRONGTYPE") => {
             StoreError::ForeignKey { key: shown(key).into() }
         }
         _ => error,

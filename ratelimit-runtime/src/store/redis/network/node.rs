@@ -276,7 +276,7 @@ impl Node {
 
 /// Returns whether an error shows that the server decides no calls, because it is a replica.
 fn is_unfit(error: &StoreError) -> bool {
-    matches!(error, StoreError::Server { code, .. } if ["READONLY", "MASTERDOWN"].contains(&&**code))
+    error.has_code("READONLY MASTERDOWN")
 }
 
 /// The time after a failed attempt to connect in which calls receive its error. The next attempt comes after it.

@@ -180,8 +180,9 @@ impl Redis {
         let mut arguments = script::arguments_of_each(
             entries.iter().map(|entry| (&*entry.charge, entry)),
             |out, entry| {
-                let op = script_op(entry.op, entry.charge.cost);
-                script::put_calls(out, op, entry.reply_to.len() as u32);
+                let (_, [cost, birth, _]) = script_op(entry.op, entry.charge.cost);
+                script::put(out, [cost, birth]);
+                out.extend((entry.reply_to.len() as u32).to_be_bytes());
             },
             self.clock.sent(),
         );

@@ -93,8 +93,7 @@ impl Redis {
 /// may not use it.
 fn is_of_one_key(error: &Failure) -> bool {
     let Failure::NotExecuted(error) = error else { return false };
-    matches!(error, StoreError::Server { code, .. } if ["TRYAGAIN", "NOPERM"].contains(&&**code))
-        || is_of_another_node(error)
+    error.has_code("TRYAGAIN NOPERM") || is_of_another_node(error)
 }
 
 /// Decodes the list that `lua/each.lua` returns; `None` if it is malformed.

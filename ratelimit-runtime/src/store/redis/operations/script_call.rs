@@ -75,14 +75,11 @@ impl Redis {
                 }
             })
         };
-        let reply = send(script.call(true, keys, arguments)).await;
-        let reply = match &reply {
+        let mut reply = send(script.call(true, keys, arguments)).await;
+        if reply.as_ref().is_err_and(|failure| failure.error().has_code("NOSCRIPT")) {
             // The server has not executed anything, so the next attempt is the only charge.
-            Err(Failure::Replied(StoreError::Server { code, .. })) if &**code == "NOSCRIPT" => {
-                send(script.call(false, keys, arguments)).await
-            }
-            _ => reply,
-        };
+            reply = send(script.call(false, keys, arguments)).await;
+        }
         reply.map_err(|failure| match failure {
             Failure::Replied(error) => Failure::Replied(about(error, keys)),
             failure => failure,

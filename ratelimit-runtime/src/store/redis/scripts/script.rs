@@ -137,12 +137,6 @@ pub(crate) fn arguments_of_several<'a>(
     [calls, packed].into_iter().chain(limits.into_iter().map(packed_limit)).collect()
 }
 
-/// Appends an entry of `lua/batch.lua` after its limit: `count` equal calls.
-pub(crate) fn put_calls(out: &mut Vec<u8>, (_, [cost, birth, _]): ScriptOp, count: u32) {
-    put(out, [cost, birth]);
-    out.extend(count.to_be_bytes());
-}
-
 /// The times that unblock and reset a key, in an entry of `lua/correct.lua`: no key is blocked for as long.
 const OPEN: u64 = MOST;
 const RESET: u64 = MOST - 1;
