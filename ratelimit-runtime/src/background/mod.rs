@@ -14,15 +14,14 @@
 //! it is a system call. All else compares with the id that was seen there. What a child does before it has a new
 //! runtime is not noticed.
 
-use std::any::Any;
 use std::cell::Cell;
 use std::future::poll_fn;
 use std::mem;
 use std::ops::{Deref, DerefMut};
 use std::pin::{Pin, pin};
+use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
@@ -49,9 +48,6 @@ thread_local! {
 /// Returns a job that each new thread runs; `None` once its owner is gone. Called under a lock.
 type Resident = Arc<dyn Fn() -> Option<BoxedJob> + Send + Sync>;
 
-/// The owner of a resident, which may be gone.
-type ResidentOwner = Weak<dyn Any + Send + Sync>;
-
 /// The time for which jobs may continue after the [`Background`] was dropped.
 pub(crate) const SHUTDOWN_GRACE: Duration = Duration::from_secs(5);
 
@@ -66,7 +62,7 @@ const NO_PROCESS: u32 = u32::MAX;
 #[derive(Default)]
 pub(crate) struct Background {
     thread: Mutex<OwnValue<JobThread>>,
-    residents: Mutex<Vec<(ResidentOwner, Resident)>>,
+    residents: Mutex<Vec<Resident>>,
     /// The process in which the thread runs; 0 before the first job, and [`NO_PROCESS`] if the thread does not run.
     runs_in: Arc<AtomicU32>,
 }
@@ -88,7 +84,7 @@ impl Background {
     }
 
     /// Runs the job that `resident` returns for its owner, in this thread and in each one that takes its place, and
-    /// again after a panic, until the owner is gone.
+    /// again after a panic, until the owner is gone. An owner lives about as long as this, and has one resident.
     pub(crate) fn spawn_resident<T, F>(
         &self,
         owner: &Arc<T>,
@@ -98,13 +94,10 @@ impl Background {
         F: Future<Output = ()> + Send + 'static,
     {
         let owner = Arc::downgrade(owner);
-        let weak: ResidentOwner = owner.clone();
         let resident: Resident =
             Arc::new(move || owner.upgrade().map(|owner| Box::pin(resident(owner)) as BoxedJob));
         self.send(job_of(&resident));
-        let mut residents = lock(&self.residents);
-        residents.retain(|(owner, _)| owner.strong_count() > 0);
-        residents.push((weak, resident));
+        lock(&self.residents).push(resident);
     }
 
     /// Starts the thread again if it could not start, or if it is that of the parent process. Takes relaxed loads
@@ -203,7 +196,7 @@ impl Background {
             .spawn(move || run_thread(receiver, process, &runs_in));
         let mut unsent = Vec::new();
         if started.is_ok() {
-            lock(&self.residents).retain(|(_, resident)| {
+            lock(&self.residents).retain(|resident| {
                 let job = job_of(resident);
                 let is_wanted = job.is_some();
                 unsent.extend(job.and_then(|job| sender.send(job).err()));
@@ -261,8 +254,8 @@ async fn run_jobs(mut jobs: UnboundedReceiver<BoxedJob>) {
 }
 
 /// Counts pending work. A process that was forked has none of its parent.
-#[derive(Clone, Default)]
-pub(crate) struct WorkCount(Arc<Mutex<OwnValue<WorkGenerations>>>);
+#[derive(Default)]
+pub(crate) struct WorkCount(Mutex<OwnValue<WorkGenerations>>);
 
 /// Pending work is a receiver of its generation. A new generation begins when a caller waits for the work before it.
 #[derive(Default)]
@@ -271,17 +264,14 @@ struct WorkGenerations {
     older: Vec<Arc<watch::Sender<()>>>,
 }
 
-/// Work that is pending until this is dropped.
-pub(crate) struct PendingWork {
-    work: Option<watch::Receiver<()>>,
-    process: u32,
-}
+/// Work that is pending until this is dropped. The thread of the limiter has it, or a value of one process, so a child
+/// does not drop that of its parent.
+pub(crate) type PendingWork = watch::Receiver<()>;
 
 impl WorkCount {
     /// Begins work.
     pub(crate) fn begin(&self) -> PendingWork {
-        let work = Some(lock_own(&self.0).newest.subscribe());
-        PendingWork { work, process: seen_process() }
+        lock_own(&self.0).newest.subscribe()
     }
 
     /// Returns how much work is pending.
@@ -309,15 +299,6 @@ impl WorkCount {
     pub(crate) async fn all_ended(&self) {
         while self.pending() > 0 {
             self.ended().await;
-        }
-    }
-}
-
-impl Drop for PendingWork {
-    fn drop(&mut self) {
-        if self.process != seen_process() {
-            // Its callers belong to runtimes of the parent.
-            mem::forget(self.work.take());
         }
     }
 }
@@ -446,11 +427,6 @@ mod tests {
         });
         let started = [(); 2].map(|()| receiver.recv_timeout(SHUTDOWN_GRACE).expect("it runs"));
         assert_eq!(started, [0, 1]);
-        // Its owner is gone, so the next one takes its place.
-        drop(starts);
-        let owner = Arc::new(());
-        background.spawn_resident(&owner, |_| async {});
-        assert_eq!(lock(&background.residents).len(), 1);
     }
 }
 

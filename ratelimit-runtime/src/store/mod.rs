@@ -20,7 +20,7 @@ use crate::algorithm::{Charged, Outcome};
 use crate::reply::StoreError;
 
 /// Gives a charge of a call that is rolled back to its count. The receiver gets the result.
-pub(crate) type RollbackHook = Box<dyn Fn(Arc<Charge>, Charged) -> GivenBack + Send + Sync>;
+pub(crate) type GiveBack<'a> = &'a (dyn Fn(Arc<Charge>, Charged) -> GivenBack + Sync);
 
 /// The result of giving units back.
 pub(crate) type GivenBack = oneshot::Receiver<Result<Outcome, StoreError>>;

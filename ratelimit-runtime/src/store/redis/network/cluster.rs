@@ -47,7 +47,6 @@ type SlotNodes = Arc<[Option<Arc<Node>>]>;
 
 pub(crate) struct Cluster {
     seeds: Vec<Target>,
-    prefix: Box<str>,
     deadline: Duration,
     nodes: Mutex<HashMap<NodeAddress, Arc<Node>>>,
     slots: watch::Sender<SlotNodes>,
@@ -63,13 +62,11 @@ pub(crate) struct Cluster {
 impl Cluster {
     pub(crate) fn new(
         seeds: Vec<Target>,
-        prefix: &str,
         deadline: Duration,
         background: Arc<Background>,
     ) -> Arc<Self> {
         Arc::new(Self {
             seeds,
-            prefix: prefix.into(),
             deadline,
             nodes: Mutex::default(),
             slots: watch::Sender::new(Arc::new([])),
@@ -169,9 +166,10 @@ impl Cluster {
         Ok(nodes)
     }
 
-    /// Checks whether all slots are served by nodes that would decide now.
+    /// Checks whether all slots are served by nodes that would decide now. Keys begin with `prefix`.
     pub(crate) async fn ping(
         self: &Arc<Self>,
+        prefix: &str,
         clock: Option<u64>,
         by: Instant,
     ) -> Result<(), Failure> {
@@ -184,8 +182,7 @@ impl Cluster {
                 server.is_some_and(|server| Arc::ptr_eq(&server, &node))
             };
             // These keys cover all slots.
-            let mut keys =
-                (0..u32::from(SLOTS) * 16).map(|tag| format!("{}:probe{{{tag}}}", self.prefix));
+            let mut keys = (0..u32::from(SLOTS) * 16).map(|tag| format!("{prefix}:probe{{{tag}}}"));
             let key = keys.find(is_of_node).unwrap_or_default();
             let probe = script::probe(key.as_bytes(), clock);
             self.send(&probe, hash_slot(key.as_bytes()), true, by).await?;
@@ -229,12 +226,8 @@ impl Cluster {
         let mut nodes = lock(&self.nodes);
         let node = nodes.entry((host.into(), port)).or_insert_with(|| {
             let target = self.seeds[0].with_address(host, port);
-            Node::new(
-                ServerLookup::At(target),
-                self.deadline,
-                script::probe_of_node(),
-                &self.background,
-            )
+            let probe = script::probe_of_node();
+            Node::new(ServerLookup::At(target), self.deadline, probe, &self.background)
         });
         Arc::clone(node)
     }

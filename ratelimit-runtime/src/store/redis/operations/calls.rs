@@ -4,8 +4,8 @@
 //! slot, and rolled back if one rejects. Units in flight are taken first, by one call at a time, because a request
 //! states once what a process holds. They are not rolled back: the process states that it does not hold them.
 
+use std::iter;
 use std::sync::Arc;
-use std::{iter, mem};
 
 use tokio::time::{Instant, timeout_at};
 
@@ -17,14 +17,15 @@ use crate::store::redis::Redis;
 use crate::store::redis::scripts::script::{
     self, ScriptOp, numbers_of, take, take_outcome, take_receipt,
 };
-use crate::store::{Calls, Charge, EqualCalls, GivenBack, Reply, Stated};
+use crate::store::{Calls, Charge, EqualCalls, GiveBack, GivenBack, Reply, Stated};
 
 impl Redis {
     /// Decides calls in their order, until one is rejected. If their counts are in several hash slots, decides only the
     /// first call.
     pub(crate) async fn decide(
-        self: &Arc<Self>,
+        &self,
         calls: &Calls,
+        give_back: GiveBack<'_>,
         by: Instant,
     ) -> Result<Reply, StoreError> {
         let mut pairs = calls.charges.windows(2);
@@ -33,8 +34,9 @@ impl Redis {
         }
         let costs = calls.costs_of(0).into_iter().flatten();
         let charges = calls.charges.iter().zip(costs).map(|(charge, cost)| charge.with_cost(*cost));
+        let charges: Vec<_> = charges.collect();
         // Boxed, because it is rare, and large (`benches/all -- redis`).
-        Box::pin(self.decide_by_slots(calls.op, &charges.collect::<Vec<_>>(), by)).await
+        Box::pin(self.decide_by_slots(calls.op, &charges, give_back, by)).await
     }
 
     /// Decides calls whose counts are in one hash slot.
@@ -154,9 +156,10 @@ impl Redis {
     /// call takes units in between, gives the charges back. Until then, other calls can be rejected because of these
     /// charges.
     async fn decide_by_slots(
-        self: &Arc<Self>,
+        &self,
         op: Op,
         charges: &[Arc<Charge>],
+        give_back: GiveBack<'_>,
         by: Instant,
     ) -> Result<Reply, StoreError> {
         let slots = self.slots_of(charges);
@@ -169,7 +172,7 @@ impl Redis {
         }
         let mut is_admitted = replies.iter().all(|(outcome, ..)| outcome.is_allowed());
         if is_admitted && op != Op::Peek {
-            let mut rollback = Rollback { store: Arc::clone(self), charged: Vec::new() };
+            let mut rollback = Rollback { give_back, charged: Vec::new() };
             for slot in &slots {
                 let decided = self.decide_slot(op, charges, slot, &mut replies, by).await;
                 is_admitted = matches!(decided, Ok(true));
@@ -250,22 +253,21 @@ impl Redis {
 }
 
 /// The charges of a call that is not admitted yet. Gives them back on drop.
-struct Rollback {
-    store: Arc<Redis>,
+struct Rollback<'a> {
+    give_back: GiveBack<'a>,
     charged: Vec<(Arc<Charge>, Charged)>,
 }
 
-impl Rollback {
+impl Rollback<'_> {
     /// Gives the charges back, also if the deadline of the call has passed or the caller drops it. The receivers
     /// complete once they are given back.
     fn start(&mut self) -> Vec<GivenBack> {
-        let Some(give_back) = self.store.on_rollback.get() else { return Vec::new() };
-        let charged = mem::take(&mut self.charged).into_iter();
-        charged.map(|(charge, charged)| give_back(charge, charged)).collect()
+        let charged = self.charged.drain(..);
+        charged.map(|(charge, charged)| (self.give_back)(charge, charged)).collect()
     }
 }
 
-impl Drop for Rollback {
+impl Drop for Rollback<'_> {
     fn drop(&mut self) {
         self.start();
     }
