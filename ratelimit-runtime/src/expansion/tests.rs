@@ -39,7 +39,7 @@ pub fn lines_are_idle(limiter: &RateLimiter) -> bool {
 #[must_use]
 pub fn store_is_idle(limiter: &RateLimiter) -> bool {
     match &limiter.checker().backend.shared {
-        Some(store) => store.is_idle(),
+        Some(store) => store.pending() == 0,
         None => true,
     }
 }

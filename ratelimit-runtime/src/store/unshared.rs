@@ -48,7 +48,7 @@ methods! {
     fn slot(&Charge) -> u16;
     fn server_of(u16) -> usize;
     fn count_name(&Terms, &dyn Key) -> Vec<u8>;
-    fn is_idle() -> bool;
+    fn pending() -> usize;
 }
 
 type Scanned = (Vec<Vec<u8>>, Option<ScanPosition>);

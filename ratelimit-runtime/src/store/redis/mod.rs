@@ -140,11 +140,6 @@ impl Redis {
         name
     }
 
-    /// Returns whether no decision is under way.
-    pub(crate) fn is_idle(&self) -> bool {
-        self.pending() == 0
-    }
-
     fn cluster(&self) -> Option<&Arc<Cluster>> {
         match &self.topology {
             Topology::One(_) => None,
@@ -152,7 +147,8 @@ impl Redis {
         }
     }
 
-    fn pending(&self) -> usize {
+    /// Returns how many decisions are under way.
+    pub(crate) fn pending(&self) -> usize {
         self.max_pending - self.free.available_permits()
     }
 

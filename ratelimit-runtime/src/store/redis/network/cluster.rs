@@ -161,7 +161,7 @@ impl Cluster {
         self.node_of_slot(0, by).await?;
         let slots = self.slots.borrow().clone();
         let mut nodes: Vec<Arc<Node>> = slots.iter().flatten().cloned().collect();
-        nodes.sort_by(|one, other| one.name().cmp(other.name()));
+        nodes.sort_by(|one, other| one.name.cmp(&other.name));
         nodes.dedup_by(|one, other| Arc::ptr_eq(one, other));
         Ok(nodes)
     }
@@ -226,7 +226,8 @@ impl Cluster {
         let mut nodes = lock(&self.nodes);
         let node = nodes.entry((host.into(), port)).or_insert_with(|| {
             let target = self.seeds[0].with_address(host, port);
-            let probe = script::probe_of_node();
+            // It needs no hash slot, and succeeds if the node runs scripts.
+            let probe = redis::cmd("EVAL").arg("return 1").arg(0).take();
             Node::new(ServerLookup::At(target), self.deadline, probe, &self.background)
         });
         Arc::clone(node)
@@ -246,15 +247,13 @@ impl Cluster {
 
     /// Sends `CLUSTER SLOTS` to one node after the other until one replies with the slots.
     async fn read_slots(&self) {
-        let mut nodes: Vec<_> = lock(&self.nodes).values().cloned().collect();
-        // The first node is random, because a node without connection to the others replies with outdated slots.
-        let random = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), 0);
-        let length = nodes.len().max(1);
-        nodes.rotate_left(random as usize % length);
+        // A new map has another order: the first node is random, because one without connection to the others replies
+        // with outdated slots.
+        let nodes: HashMap<_, _> = lock(&self.nodes).clone().into_iter().collect();
         let seeds = self.seeds.iter().map(Target::host_and_port);
-        nodes.extend(seeds.map(|(host, port)| self.node(host, port)));
+        let seeds = seeds.map(|(host, port)| self.node(host, port));
         let command = redis::cmd("CLUSTER").arg("SLOTS").take();
-        for node in nodes {
+        for node in nodes.into_values().chain(seeds) {
             let slots = match node.send(&command, false, Instant::now() + SLOTS_TIMEOUT).await {
                 Ok(reply) => self.decode_slots(&reply, node.host()),
                 Err(failure) => {

@@ -50,7 +50,7 @@ pub(crate) enum ServerLookup {
 pub(crate) struct Node {
     lookup: ServerLookup,
     /// The address of the server, or the name of the service, for logs.
-    name: Box<str>,
+    pub(crate) name: Box<str>,
     /// The longest time that a reply may take.
     deadline: Duration,
     /// A command that succeeds if the server would decide.
@@ -135,11 +135,6 @@ impl Node {
     fn timed_out(&self, is_sent: bool) -> Failure {
         let error = StoreError::Timeout { deadline: self.deadline };
         if is_sent { Failure::NoReply(error) } else { Failure::NotExecuted(error) }
-    }
-
-    /// Returns the address of the server, or the name of the service.
-    pub(crate) fn name(&self) -> &str {
-        &self.name
     }
 
     async fn exchange(
@@ -339,12 +334,6 @@ impl Node {
         }
     }
 
-    fn close_breaker(&self) {
-        if lock_own(&self.state).open.take().is_some() {
-            report::breaker(&self.name, None);
-        }
-    }
-
     /// Sends a probe from this runtime. Returns an error if the server does not answer in time, or would not decide. A
     /// connection that was there before may have broken in silence, so the probe is then sent again on a new one.
     async fn answers_probe(self: &Arc<Self>) -> Result<(), StoreError> {
@@ -385,7 +374,10 @@ async fn probe(probed: Weak<Node>, _held: Arc<()>) {
             node.open_breaker(&cause);
         } else {
             failures = 0;
-            node.close_breaker();
+            let was_open = lock_own(&node.state).open.take().is_some();
+            if was_open {
+                report::breaker(&node.name, None);
+            }
         }
         drop(node);
         sleep(pause_after(failures)).await;

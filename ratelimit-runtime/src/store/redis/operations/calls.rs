@@ -4,6 +4,7 @@
 //! slot, and rolled back if one rejects. Units in flight are taken first, by one call at a time, because a request
 //! states once what a process holds. They are not rolled back: the process states that it does not hold them.
 
+use std::collections::BTreeMap;
 use std::iter;
 use std::sync::Arc;
 
@@ -213,15 +214,11 @@ impl Redis {
     /// Returns the hash slots of charges, each as the indexes of its charges. Those of units in flight come first, in
     /// the same order in all processes: otherwise, two processes could wait for each other.
     fn slots_of(&self, charges: &[Arc<Charge>]) -> Vec<Vec<usize>> {
-        let mut slots: Vec<Vec<usize>> = Vec::new();
+        let mut slots: BTreeMap<u16, Vec<usize>> = BTreeMap::new();
         for (index, charge) in charges.iter().enumerate() {
-            let is_same =
-                |slot: &&mut Vec<usize>| self.slot(&charges[slot[0]]) == self.slot(charge);
-            match slots.iter_mut().find(is_same) {
-                Some(slot) => slot.push(index),
-                None => slots.push(vec![index]),
-            }
+            slots.entry(self.slot(charge)).or_default().push(index);
         }
+        let mut slots: Vec<_> = slots.into_values().collect();
         slots.sort_by_key(|slot| {
             let in_flight = slot.iter().filter(|index| charges[**index].statement.is_some());
             let first = in_flight.map(|index| charges[*index].count_name.clone()).min();
@@ -244,8 +241,7 @@ impl Redis {
         let receipts = reply.receipts.iter().copied().chain(iter::repeat(Receipt::default()));
         let mut statements = reply.statements.iter().copied();
         for ((index, outcome), receipt) in slot.iter().zip(&reply.outcomes).zip(receipts) {
-            let is_stated = op == Op::ACQUIRE && charges[*index].statement.is_some();
-            let stated = if is_stated { statements.next().flatten() } else { None };
+            let stated = charges[*index].statement.and_then(|_| statements.next().flatten());
             replies[*index] = (*outcome, receipt, stated);
         }
         Ok(reply.is_allowed())

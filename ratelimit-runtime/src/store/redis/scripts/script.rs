@@ -61,11 +61,6 @@ pub(crate) fn probe(key: &[u8], clock: Option<u64>) -> Cmd {
     redis::cmd("EVAL").arg(format!("{time}{WRITE}")).arg(1).arg(key).take()
 }
 
-/// Returns a command that succeeds if a node of a cluster runs scripts. It needs no hash slot.
-pub(crate) fn probe_of_node() -> Cmd {
-    redis::cmd("EVAL").arg("return 1").arg(0).take()
-}
-
 /// An operation, as scripts receive it: its name, its cost, its birth and its operand. `lua/prelude.lua` explains them.
 pub(crate) type ScriptOp = (&'static str, [u64; 3]);
 
