@@ -66,17 +66,16 @@ impl Backend {
         let notices = Notices::new(shared.is_some() && settings.caches_rejections);
         let owner = shared.as_ref();
         let owner = owner.map(|shared| Owner::new(shared, &notices, &background, local.clock()));
-        let (in_flight_changed, outage_reported, rejected_keys) = Default::default();
         Self {
             local,
             shared,
             notices,
             owner,
-            in_flight_changed,
-            outage_reported,
+            in_flight_changed: Notify::new(),
+            outage_reported: AtomicU64::new(0),
             settings,
             background,
-            rejected_keys,
+            rejected_keys: RejectedKeys::default(),
         }
     }
 

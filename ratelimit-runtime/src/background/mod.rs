@@ -80,7 +80,7 @@ impl Background {
     /// logs an error: the process may have no descriptor, memory or thread left at this moment. A later job starts the
     /// thread.
     pub(crate) fn spawn(&self, job: impl Future<Output = ()> + Send + 'static) {
-        self.send(Some(Box::pin(job)));
+        self.send(Box::pin(job));
     }
 
     /// Runs the job that `resident` returns for its owner, in this thread and in each one that takes its place, and
@@ -96,7 +96,7 @@ impl Background {
         let owner = Arc::downgrade(owner);
         let resident: Resident =
             Arc::new(move || owner.upgrade().map(|owner| Box::pin(resident(owner)) as BoxedJob));
-        self.send(job_of(&resident));
+        job_of(&resident).into_iter().for_each(|job| self.send(job));
         lock(&self.residents).push(resident);
     }
 
@@ -105,7 +105,7 @@ impl Background {
     pub(crate) fn revive(&self) {
         let runs_in = self.runs_in.load(Relaxed);
         if runs_in != seen_process() && runs_in != 0 {
-            self.send(None);
+            self.spawn(async {});
         }
     }
 
@@ -169,18 +169,14 @@ impl Background {
 
     /// Sends a job to the thread. Starts the thread if it is not running, and not more often than [`START_INTERVAL`].
     // A job that cannot be sent is dropped after the lock is released: other modules define what happens then.
-    fn send(&self, mut job: Option<BoxedJob>) {
+    fn send(&self, mut job: BoxedJob) {
         let process = read_process();
         let mut thread = lock_own(&self.thread);
         if let Some(jobs) = &thread.jobs {
-            let unsent = match job {
-                Some(job) => jobs.send(job).err().map(|SendError(job)| Some(job)),
-                None => jobs.is_closed().then_some(None),
-            };
-            match unsent {
+            match jobs.send(job) {
+                Ok(()) => return,
                 // The thread has ended because it could not create its runtime.
-                Some(unsent) => job = unsent,
-                None => return,
+                Err(SendError(unsent)) => job = unsent,
             }
         }
         let now = Instant::now();
@@ -202,7 +198,7 @@ impl Background {
                 unsent.extend(job.and_then(|job| sender.send(job).err()));
                 is_wanted
             });
-            unsent.extend(job.take().and_then(|job| sender.send(job).err()));
+            unsent.extend(sender.send(job).err());
             thread.jobs = Some(sender);
             thread.runtime = None;
         }

@@ -131,7 +131,10 @@ impl Connection {
 
     /// Returns whether the connection is alive: whether this machine has not received the end of its stream.
     pub(crate) async fn is_alive(&self) -> bool {
-        if self.activity.is_idle() && self.is_readable() {
+        let Activity { unanswered_since, last_received } = &*self.activity;
+        let is_idle = unanswered_since.load(Ordering::Relaxed) == 0
+            && now().saturating_sub(last_received.load(Ordering::Relaxed)) > IDLE_US;
+        if is_idle && self.is_readable() {
             // An idle connection is readable when the server has closed it. With TLS, a close message comes before
             // the end. It is also readable when a late reply has come while its runtime was not polled.
             for _ in 0..YIELDS {
@@ -145,7 +148,9 @@ impl Connection {
     /// Returns whether a request has been unanswered for longer than `limit`, and no bytes are waiting to be
     /// read by this runtime.
     pub(crate) fn is_unresponsive(&self, limit: Duration) -> bool {
-        self.activity.unanswered_for() > limit && !self.is_readable()
+        let since = self.activity.unanswered_since.load(Ordering::Relaxed);
+        let is_late = since > 0 && now().saturating_sub(since) > limit.as_micros() as u64;
+        is_late && !self.is_readable()
     }
 
     /// Returns whether the socket has bytes to read, or has ended. Consumes nothing: only the driver reads.
@@ -163,31 +168,6 @@ struct Activity {
     /// The time at which the first bytes after the last received bytes were sent; 0 if none were sent.
     unanswered_since: AtomicU64,
     last_received: AtomicU64,
-}
-
-impl Activity {
-    fn record_sent(&self) {
-        if self.unanswered_since.load(Ordering::Relaxed) == 0 {
-            self.unanswered_since.store(now(), Ordering::Relaxed);
-        }
-    }
-
-    fn record_received(&self) {
-        self.unanswered_since.store(0, Ordering::Relaxed);
-        self.last_received.store(now(), Ordering::Relaxed);
-    }
-
-    fn unanswered_for(&self) -> Duration {
-        match self.unanswered_since.load(Ordering::Relaxed) {
-            0 => Duration::ZERO,
-            since => Duration::from_micros(now().saturating_sub(since)),
-        }
-    }
-
-    fn is_idle(&self) -> bool {
-        self.unanswered_since.load(Ordering::Relaxed) == 0
-            && now().saturating_sub(self.last_received.load(Ordering::Relaxed)) > IDLE_US
-    }
 }
 
 /// Returns the microseconds since the first call in this process, plus 1, so never 0.
@@ -211,7 +191,8 @@ impl<S: AsyncRead + Unpin> AsyncRead for RecordedStream<S> {
         let before = buffer.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(context, buffer);
         if buffer.filled().len() > before {
-            self.activity.record_received();
+            self.activity.unanswered_since.store(0, Ordering::Relaxed);
+            self.activity.last_received.store(now(), Ordering::Relaxed);
         }
         read
     }
@@ -223,7 +204,9 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for RecordedStream<S> {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        self.activity.record_sent();
+        if self.activity.unanswered_since.load(Ordering::Relaxed) == 0 {
+            self.activity.unanswered_since.store(now(), Ordering::Relaxed);
+        }
         Pin::new(&mut self.stream).poll_write(context, bytes)
     }
 

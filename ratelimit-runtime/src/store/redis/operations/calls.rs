@@ -104,12 +104,9 @@ fn decode(mut bytes: &[u8], calls: &Calls) -> Option<Reply> {
             let receipt = if has_receipts { Some(take_receipt(&mut bytes)?) } else { None };
             last.push((outcome, slack, receipt));
         }
-        if count == 0 {
-            reply.outcomes.extend(last.iter().map(|(outcome, ..)| *outcome));
-            continue;
-        }
-        let index = (reply.outcomes.len() / charges.len()).checked_add(count - 1)?;
-        let costs = calls.costs_of(index)?;
+        // A part of 0 calls is the reply to a rejected call, or to a peek.
+        let count = count.max(1);
+        let costs = calls.costs_of(reply.outcomes.len() / charges.len() + count - 1)?;
         for later in (0..count as u64).rev() {
             for (((outcome, slack, receipt), charge), cost) in last.iter().zip(charges).zip(costs) {
                 let units = later * cost;
