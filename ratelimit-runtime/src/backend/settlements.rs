@@ -79,8 +79,7 @@ impl Backend {
             drop(owner.granted(&charge, charge.cost, receipt));
             return Box::pin(ready(Ok(Outcome::UNDECIDED)));
         }
-        let given_back = owner.give_back(charge, charged);
-        Box::pin(async { given_back.await.unwrap_or_else(|_| Err(ended())) })
+        owner.give_back(charge, charged)
     }
 
     /// Gives units back to the newest charges of a count, for a caller. If the shared store fails, applies `on_error`.

@@ -45,9 +45,9 @@ use crate::background::{
 use crate::clock::Clock;
 use crate::key::KeyId;
 use crate::limit::Algorithm;
-use crate::reply::StoreError;
+use crate::reply::{Answer, StoreError};
 use crate::report;
-use crate::store::{Charge, CorrectedCharge, Failure, GivenBack, SharedStore};
+use crate::store::{Charge, CorrectedCharge, Failure, SharedStore};
 use crate::threads::{Mutex, MutexGuard};
 
 #[cfg(model)]
@@ -148,7 +148,11 @@ impl Owner {
     }
 
     /// Gives a charge back to its count.
-    pub(crate) fn give_back(self: &Arc<Self>, charge: Arc<Charge>, charged: Charged) -> GivenBack {
+    pub(crate) fn give_back(
+        self: &Arc<Self>,
+        charge: Arc<Charge>,
+        charged: Charged,
+    ) -> Answer<Outcome> {
         let given_back = self.core.give_back(charge, charged);
         self.wake();
         given_back
@@ -217,11 +221,11 @@ impl Drop for Owner {
 
 impl Core {
     /// Gives a charge back to its count.
-    fn give_back(&self, charge: Arc<Charge>, charged: Charged) -> GivenBack {
+    fn give_back(&self, charge: Arc<Charge>, charged: Charged) -> Answer<Outcome> {
         let (sender, given_back) = oneshot::channel();
         let correction = Correction::give_back(charged, charge.cost);
         self.add(CorrectedCharge::by(charge, correction), Kind::GiveBack, Some(sender));
-        given_back
+        Box::pin(async { given_back.await.unwrap_or_else(|_| Err(ended())) })
     }
 
     fn add(&self, corrected: CorrectedCharge, kind: Kind, reply_to: Option<ResultSender>) {

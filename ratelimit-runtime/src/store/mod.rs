@@ -8,8 +8,6 @@ mod rules;
 
 use std::sync::Arc;
 
-use tokio::sync::oneshot;
-
 pub(crate) use self::redis::SharedStore;
 pub(crate) use self::request::{
     Calls, Charge, CorrectedCharge, EqualCalls, Failure, MAX_CORRECTED, MAX_RESERVED, Reply,
@@ -17,10 +15,7 @@ pub(crate) use self::request::{
 };
 pub(crate) use self::rules::{MAX_ANNOUNCEMENT, MAX_PROCESS_ID, ScanPosition, StoredRules};
 use crate::algorithm::{Charged, Outcome};
-use crate::reply::StoreError;
+use crate::reply::Answer;
 
-/// Gives a charge of a call that is rolled back to its count. The receiver gets the result.
-pub(crate) type GiveBack<'a> = &'a (dyn Fn(Arc<Charge>, Charged) -> GivenBack + Sync);
-
-/// The result of giving units back.
-pub(crate) type GivenBack = oneshot::Receiver<Result<Outcome, StoreError>>;
+/// Gives a charge of a call that is rolled back to its count, also if the caller does not wait for the answer.
+pub(crate) type GiveBack<'a> = &'a (dyn Fn(Arc<Charge>, Charged) -> Answer<Outcome> + Sync);

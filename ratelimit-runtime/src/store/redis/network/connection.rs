@@ -26,8 +26,6 @@ use redis::{
 };
 use socket2::{SockRef, Socket};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-#[cfg(unix)]
-use tokio::net::UnixStream;
 use tokio::net::{TcpStream, lookup_host};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
@@ -251,7 +249,7 @@ async fn open(target: &Target) -> Result<Connection, RedisError> {
         }
         #[cfg(unix)]
         ConnectionAddr::Unix(path) => {
-            let stream = UnixStream::connect(path).await?;
+            let stream = tokio::net::UnixStream::connect(path).await?;
             let socket = SockRef::from(&stream).try_clone()?;
             log_in(target, stream, socket).await
         }

@@ -13,12 +13,12 @@ use tokio::time::{Instant, timeout_at};
 use super::script_call::{ScriptCall, script_op, unexpected};
 use crate::algorithm::{Charged, Op, Outcome, Receipt};
 use crate::one_or_many::OneOrMany;
-use crate::reply::{Source, StoreError};
+use crate::reply::{Answer, Source, StoreError};
 use crate::store::redis::Redis;
 use crate::store::redis::scripts::script::{
     self, ScriptOp, numbers_of, take, take_outcome, take_receipt,
 };
-use crate::store::{Calls, Charge, EqualCalls, GiveBack, GivenBack, Reply, Stated};
+use crate::store::{Calls, Charge, EqualCalls, GiveBack, Reply, Stated};
 
 impl Redis {
     /// Decides calls in their order, until one is rejected. If their counts are in several hash slots, decides only the
@@ -252,9 +252,8 @@ struct Rollback<'a> {
 }
 
 impl Rollback<'_> {
-    /// Gives the charges back, also if the deadline of the call has passed or the caller drops it. The receivers
-    /// complete once they are given back.
-    fn start(&mut self) -> Vec<GivenBack> {
+    /// Gives the charges back, also if the deadline of the call has passed or the caller drops it.
+    fn start(&mut self) -> Vec<Answer<Outcome>> {
         let charged = self.charged.drain(..);
         charged.map(|(charge, charged)| (self.give_back)(charge, charged)).collect()
     }
