@@ -45,6 +45,7 @@ type NodeAddress = (Box<str>, u16);
 /// The node that serves each slot; `None` if it is not known.
 type SlotNodes = Arc<[Option<Arc<Node>>]>;
 
+#[derive(Default)]
 pub(crate) struct Cluster {
     seeds: Vec<Target>,
     deadline: Duration,
@@ -54,8 +55,8 @@ pub(crate) struct Cluster {
     slots_error: Mutex<Option<StoreError>>,
     /// The time at which the last refresh started.
     last_refresh: Mutex<Option<Instant>>,
-    /// Whether no node has refused a script over several slots.
-    takes_batches_by_node: AtomicBool,
+    /// Whether a node has refused a script over several slots.
+    refuses_batches_by_node: AtomicBool,
     background: Arc<Background>,
 }
 
@@ -65,20 +66,11 @@ impl Cluster {
         deadline: Duration,
         background: Arc<Background>,
     ) -> Arc<Self> {
-        Arc::new(Self {
-            seeds,
-            deadline,
-            nodes: Mutex::default(),
-            slots: watch::Sender::new(Arc::new([])),
-            slots_error: Mutex::default(),
-            last_refresh: Mutex::default(),
-            takes_batches_by_node: AtomicBool::new(true),
-            background,
-        })
+        Arc::new(Self { seeds, deadline, background, ..Self::default() })
     }
 
     pub(crate) fn takes_batches_by_node(&self) -> bool {
-        self.takes_batches_by_node.load(Ordering::Relaxed)
+        !self.refuses_batches_by_node.load(Ordering::Relaxed)
     }
 
     /// Returns whether a node has executed nothing of a script over several slots, and replied with an error of the
@@ -86,7 +78,7 @@ impl Cluster {
     pub(crate) fn refuses(self: &Arc<Self>, failure: &Failure) -> bool {
         self.refresh();
         let is_refused = matches!(failure, Failure::Replied(error) if error.has_code("ERR"));
-        if is_refused && self.takes_batches_by_node.swap(false, Ordering::Relaxed) {
+        if is_refused && !self.refuses_batches_by_node.swap(true, Ordering::Relaxed) {
             tracing::info!(
                 "the cluster refuses scripts over several hash slots, so calls share scripts only if they are equal"
             );

@@ -46,20 +46,15 @@ pub(crate) fn store_error(error: &RedisError) -> StoreError {
     }
 }
 
-/// Parts of the error messages of servers if the user may not run a command of the script. The code is `ERR`.
-const NO_PERMISSION: [&str; 2] = [
-    "The user executing the script can't", // Redis 7
-    "ACL failure in script",               // Redis 7.2 and later, Valkey
-];
-
-/// Returns whether a script that runs may not run a command: it may have written before.
+/// Returns whether a script that runs may not run a command: it may have written before. The code is `ERR`.
 fn is_of_script(message: &str) -> bool {
-    NO_PERMISSION.into_iter().any(|part| message.contains(part))
+    // Of Redis 7; of Redis 7.2 and later, and of Valkey.
+    let texts = ["The user executing the script can't", "ACL failure in script"];
+    texts.into_iter().any(|text| message.contains(text))
 }
 
 /// The codes of errors that servers before Redis 7 wrap in the error of the script.
-const WRAPPED: [&str; 7] =
-    ["BADSTATE", "WRONGTYPE", "OOM", "READONLY", "NOPERM", "MISCONF", "NOREPLICAS"];
+const WRAPPED: &str = "BADSTATE WRONGTYPE OOM READONLY NOPERM MISCONF NOREPLICAS";
 
 /// Returns the store error for an error reply of the server.
 pub(crate) fn server_error(code: &str, message: &str) -> StoreError {
@@ -68,7 +63,7 @@ pub(crate) fn server_error(code: &str, message: &str) -> StoreError {
     let code = if is_of_script(message) {
         "NOPERM"
     } else {
-        WRAPPED.into_iter().find(is_wrapped).unwrap_or(code)
+        WRAPPED.split(' ').find(is_wrapped).unwrap_or(code)
     };
     StoreError::Server { code: code.into(), message: message.into() }
 }

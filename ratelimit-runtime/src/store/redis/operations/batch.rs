@@ -185,8 +185,8 @@ impl Redis {
             (&script::BATCH, names.collect())
         };
         let by = entries.iter().map(|entry| entry.by).max().unwrap_or_else(Instant::now);
-        let call = ScriptCall { script, keys, arguments, is_atomic: true, node };
-        self.exchange(&call, by).await
+        let call = ScriptCall { script, keys, arguments, is_atomic: true, node, by };
+        self.exchange(&call).await
     }
 
     /// Decides entries concurrently, each by a script of its own.

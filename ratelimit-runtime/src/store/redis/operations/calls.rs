@@ -15,9 +15,7 @@ use crate::algorithm::{Charged, Op, Outcome, Receipt};
 use crate::one_or_many::OneOrMany;
 use crate::reply::{Answer, Source, StoreError};
 use crate::store::redis::Redis;
-use crate::store::redis::scripts::script::{
-    self, ScriptOp, numbers_of, take, take_outcome, take_receipt,
-};
+use crate::store::redis::scripts::script::{self, numbers_of, take, take_outcome, take_receipt};
 use crate::store::{Calls, Charge, EqualCalls, GiveBack, Reply, Stated};
 
 impl Redis {
@@ -46,21 +44,19 @@ impl Redis {
         let call = ScriptCall {
             script: &script::ALL,
             keys: charges.iter().map(|charge| &charge.count_name[..]).collect(),
-            arguments: arguments_of(script_op(calls.op, 0), calls, self.clock.sent()),
+            arguments: arguments_of(calls, self.clock.sent()),
             is_atomic: true,
             node: None,
+            by,
         };
-        let reply = self.run(&call, by).await?;
+        let reply = self.run(&call).await?;
         decode(&reply, calls).ok_or_else(unexpected)
     }
 }
 
 /// Returns the arguments of `lua/all.lua`.
-fn arguments_of(
-    (word, [_, birth, _]): ScriptOp,
-    calls: &Calls,
-    clock: Option<u64>,
-) -> Vec<Vec<u8>> {
+fn arguments_of(calls: &Calls, clock: Option<u64>) -> Vec<Vec<u8>> {
+    let (word, [_, birth, _]) = script_op(calls.op, 0);
     let charges = &calls.charges;
     let may_reserve = charges.len() == 1;
     let mut packed = Vec::with_capacity(64);

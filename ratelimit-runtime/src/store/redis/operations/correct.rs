@@ -82,8 +82,9 @@ impl Redis {
             arguments: script::arguments_of_each(entries, put_correction, self.clock.sent()),
             is_atomic: charges.len() == 1,
             node: None,
+            by,
         };
-        let reply = self.exchange(&call, by).await?;
+        let reply = self.exchange(&call).await?;
         let results = decode_results(&reply, &call.keys);
         results.ok_or_else(|| Failure::Replied(unexpected()))
     }
