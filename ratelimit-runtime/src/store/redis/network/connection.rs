@@ -336,14 +336,11 @@ async fn authenticate(
 /// Returns the commands of a login, and how many of them must succeed.
 fn login_commands(target: &Target, credentials: Option<&Credentials>) -> (Pipeline, usize) {
     let (login, mut commands) = (&target.login, redis::pipe());
+    if let Some(Credentials { user, password, .. }) = credentials {
+        commands.cmd("AUTH").arg(user.as_deref()).arg(&**password);
+    }
     if login.protocol() == ProtocolVersion::RESP3 {
         commands.cmd("HELLO").arg(3);
-        if let Some(Credentials { user, password, .. }) = credentials {
-            let user = user.as_deref().unwrap_or("default");
-            commands.arg("AUTH").arg(user).arg(&**password);
-        }
-    } else if let Some(Credentials { user, password, .. }) = credentials {
-        commands.cmd("AUTH").arg(user.as_deref()).arg(&**password);
     }
     if login.db() != 0 {
         commands.cmd("SELECT").arg(login.db());

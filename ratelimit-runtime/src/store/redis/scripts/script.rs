@@ -207,7 +207,7 @@ pub(crate) const LEASED: u64 = MOST;
 /// Returns the outcome of an admitted call after which `units` more units were charged at the same time. `last` is
 /// the outcome of the last of these charges, and `slack` is from its reply.
 pub(crate) fn outcome_before(last: Outcome, terms: &Terms, units: u64, slack: u64) -> Outcome {
-    let sooner = if terms.is_bucket() && slack != LEASED {
+    let sooner = if units > 0 && terms.is_bucket() && slack != LEASED {
         // The level was lower by these units, and `last.reset_us` was rounded up by the slack.
         (slack + units * terms.rate.token) / terms.rate.drain
     } else {
