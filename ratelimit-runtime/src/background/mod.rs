@@ -249,16 +249,10 @@ async fn run_jobs(mut jobs: UnboundedReceiver<BoxedJob>) {
     let _ = timeout(SHUTDOWN_GRACE, running.all_ended()).await;
 }
 
-/// Counts pending work. A process that was forked has none of its parent.
+/// Counts pending work. A process that was forked has none of its parent. Pending work is a receiver of its generation,
+/// the newest of its time. A new generation begins when a caller waits for the work before it.
 #[derive(Default)]
-pub(crate) struct WorkCount(Mutex<OwnValue<WorkGenerations>>);
-
-/// Pending work is a receiver of its generation. A new generation begins when a caller waits for the work before it.
-#[derive(Default)]
-struct WorkGenerations {
-    newest: Arc<watch::Sender<()>>,
-    older: Vec<Arc<watch::Sender<()>>>,
-}
+pub(crate) struct WorkCount(Mutex<OwnValue<Vec<Arc<watch::Sender<()>>>>>);
 
 /// Work that is pending until this is dropped. The thread of the limiter has it, or a value of one process, so a child
 /// does not drop that of its parent.
@@ -267,23 +261,24 @@ pub(crate) type PendingWork = watch::Receiver<()>;
 impl WorkCount {
     /// Begins work.
     pub(crate) fn begin(&self) -> PendingWork {
-        lock_own(&self.0).newest.subscribe()
+        let mut generations = lock_own(&self.0);
+        if generations.is_empty() {
+            generations.push(Arc::default());
+        }
+        generations[generations.len() - 1].subscribe()
     }
 
     /// Returns how much work is pending.
     pub(crate) fn pending(&self) -> usize {
-        let work = lock_own(&self.0);
-        let older = work.older.iter().map(|generation| generation.receiver_count());
-        work.newest.receiver_count() + older.sum::<usize>()
+        lock_own(&self.0).iter().map(|generation| generation.receiver_count()).sum()
     }
 
     /// Completes once all work that is pending now has ended.
     pub(crate) fn ended(&self) -> impl Future<Output = ()> + Send + use<> {
-        let mut work = lock_own(&self.0);
-        let newest = mem::take(&mut work.newest);
-        work.older.push(newest);
-        work.older.retain(|generation| generation.receiver_count() > 0);
-        let pending = work.older.clone();
+        let mut generations = lock_own(&self.0);
+        generations.retain(|generation| generation.receiver_count() > 0);
+        let pending = generations.clone();
+        generations.push(Arc::default());
         async move {
             for generation in pending {
                 generation.closed().await;
@@ -459,7 +454,7 @@ mod pending_tests {
         for _ in 0..3 {
             drop(works.ended());
         }
-        assert_eq!(lock_own(&works.0).older.len(), 1);
+        assert_eq!(lock_own(&works.0).len(), 2);
     }
 }
 

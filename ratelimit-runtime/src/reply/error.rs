@@ -299,9 +299,7 @@ texts! {
 impl BuildError {
     /// Returns the variable whose value is wrong, for errors that do not name it.
     fn variable(&self) -> &'static str {
-        match self {
-            Self::NoScope | Self::RedisDisabled | Self::ShortKeySecret => "",
-            _ => "RATELIMIT_REDIS_URL cannot be used: ",
-        }
+        let names_it = matches!(self, Self::NoScope | Self::RedisDisabled | Self::ShortKeySecret);
+        if names_it { "" } else { "RATELIMIT_REDIS_URL cannot be used: " }
     }
 }

@@ -59,13 +59,9 @@ impl Redis {
         }
         let stated = |charge| CorrectedCharge::by(Arc::clone(charge), Correction::default());
         let results = self.correct(&charges.iter().map(stated).collect::<Vec<_>>()).await;
-        let decoded = |result: Result<Outcome, Failure>| match result {
-            // The receipt is in place of the remaining units and of the wait.
-            Ok(Outcome { remaining: birth, retry_us: place, .. }) => {
-                Ok(Stated::new(Receipt { birth, place }, 0))
-            }
-            Err(failure) => Err(failure.into()),
-        };
+        // The receipt is in place of the remaining units and of the wait.
+        let receipt_in = |it: Outcome| Receipt { birth: it.remaining, place: it.retry_us };
+        let decoded = |result: Result<_, Failure>| Ok(Stated::new(receipt_in(result?), 0));
         results.into_iter().map(decoded).collect()
     }
 
