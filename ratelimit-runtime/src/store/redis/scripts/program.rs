@@ -170,32 +170,25 @@ pub(crate) fn text_of(name: &str) -> &'static str {
 
 /// Composes a script: follows the directives of a text, and leaves comments out.
 pub(crate) fn compose(text: &str) -> String {
-    let mut script = Composition::default();
-    script.add(text);
-    script.text
+    let (mut script, mut included) = (String::new(), HashSet::new());
+    add(&mut script, &mut included, text);
+    script
 }
 
-#[derive(Default)]
-struct Composition {
-    included: HashSet<String>,
-    text: String,
-}
-
-impl Composition {
-    fn add(&mut self, text: &str) {
-        for line in text.lines() {
-            let code = line.trim_start();
-            if let Some(names) = code.strip_prefix("--@include ") {
-                for name in names.split(", ") {
-                    if self.included.insert(name.to_owned()) {
-                        self.add(text_of(name));
-                    }
+/// Adds a text to a script, which has the files `included`.
+fn add(script: &mut String, included: &mut HashSet<String>, text: &str) {
+    for line in text.lines() {
+        let code = line.trim_start();
+        if let Some(names) = code.strip_prefix("--@include ") {
+            for name in names.split(", ") {
+                if included.insert(name.to_owned()) {
+                    add(script, included, text_of(name));
                 }
-            } else if let Some(name) = code.strip_prefix("--@inline ") {
-                self.add(body_of(name));
-            } else if !code.is_empty() && !code.starts_with("--") {
-                self.text.extend([line, "\n"]);
             }
+        } else if let Some(name) = code.strip_prefix("--@inline ") {
+            add(script, included, body_of(name));
+        } else if !code.is_empty() && !code.starts_with("--") {
+            script.extend([line, "\n"]);
         }
     }
 }
