@@ -1,6 +1,6 @@
 //! The layer between a check and the stores. It picks the store, applies `on_error`, and gives units back to the store
-//! that charged them. Its outage log reports when the shared store stops and starts to decide. The last step of a
-//! rejection counts it for its key.
+//! that charged them. It reports when the shared store stops and starts to decide. The last step of a rejection counts
+//! it for its key.
 
 mod settlements;
 
@@ -35,7 +35,8 @@ pub(crate) struct Backend {
     pub(crate) owner: Option<Arc<Owner>>,
     /// Notified when units in flight of this process may have been lost.
     in_flight_changed: Notify,
-    outages: OutageLog,
+    /// The time of the last report that the shared store does not decide; 0 if it decides.
+    outage_reported: AtomicU64,
     pub(crate) settings: BackendSettings,
     pub(crate) background: Arc<Background>,
     rejected_keys: RejectedKeys,
@@ -65,17 +66,16 @@ impl Backend {
         let notices = Notices::new(shared.is_some() && settings.caches_rejections);
         let owner = shared.as_ref();
         let owner = owner.map(|shared| Owner::new(shared, &notices, &background, local.clock()));
-        let (in_flight_changed, outages, rejected_keys) = Default::default();
         Self {
             local,
             shared,
             notices,
             owner,
-            in_flight_changed,
-            outages,
+            in_flight_changed: Notify::new(),
+            outage_reported: AtomicU64::new(0),
             settings,
             background,
-            rejected_keys,
+            rejected_keys: RejectedKeys::default(),
         }
     }
 
@@ -179,24 +179,30 @@ impl Backend {
         policy: Policy,
         calls: &Calls,
     ) -> Result<Reply, StoreError> {
-        let Some(shared) = self.shared_for(policy.scope) else {
+        let (Some(shared), Some(owner)) = (self.shared_for(policy.scope), &self.owner) else {
             return Ok(self.execute_here(calls));
         };
-        if let Some(rejection) = self.blocked_here(calls) {
+        if let Some(rejection) = self.blocked_here(owner, calls) {
             return Ok(rejection);
         }
         let stamp = self.notices.rejections.stamp(self.clock().local());
-        let takes_slots = |charge: &Arc<Charge>| charge.statement.is_some();
-        let has_slots = calls.charges.iter().any(takes_slots);
-        let mut result = match self.owner.as_ref().filter(|_| has_slots) {
-            Some(owner) if calls.op == Op::ACQUIRE => self.in_time(owner.take(calls.clone())).await,
-            Some(owner) => shared.execute(&owner.peek(calls)).await,
-            None => shared.execute(calls).await,
+        let has_slots = calls.charges.iter().any(|charge| charge.statement.is_some());
+        let give_back = |charge, charged| owner.give_back(charge, charged);
+        let mut result = match calls.op {
+            Op::ACQUIRE if has_slots => self.in_time(owner.take(calls.clone())).await,
+            _ if has_slots => shared.execute(&owner.peek(calls), &give_back).await,
+            _ => shared.execute(calls, &give_back).await,
         };
         if let Ok(reply) = &mut result
             && has_slots
         {
-            without_times(calls, reply);
+            // The ends of calls in flight are unknown.
+            let charges = calls.charges.iter().cycle();
+            for (outcome, charge) in reply.outcomes.iter_mut().zip(charges) {
+                if charge.terms.is_in_flight() && outcome.retry_us == 0 {
+                    outcome.reset_us = 0;
+                }
+            }
         }
         // A rejection of several limits may hold for one of them only.
         if let Ok(reply) = &result
@@ -209,13 +215,15 @@ impl Backend {
         }
         let name = calls.charges.first().map_or("", |charge| charge.terms.identity.name);
         // The reply can hold slots.
-        foreign(|| self.outages.record(self.clock(), name, self.on_error(policy), &result));
+        foreign(|| self.record_outage(name, self.on_error(policy), &result));
         result
     }
 
     /// Returns the rejection of a call of a key that this process has blocked while the shared store does not know it.
-    fn blocked_here(&self, calls: &Calls) -> Option<Reply> {
-        let owner = self.owner.as_ref().filter(|_| calls.op.is_take())?;
+    fn blocked_here(&self, owner: &Owner, calls: &Calls) -> Option<Reply> {
+        if !calls.op.is_take() {
+            return None;
+        }
         let (charges, now) = (&calls.charges, self.clock().steady());
         let blocked = |charge: &Arc<Charge>| {
             let wait = owner.blocked_until(charge.key_id)?.checked_sub(now).filter(|it| *it > 0)?;
@@ -246,13 +254,8 @@ impl Backend {
 
     /// Succeeds if the store would decide now.
     pub(crate) fn ping(self: &Arc<Self>) -> Answer<()> {
-        if self.shared.is_none() {
-            return Box::pin(ready(Ok(())));
-        }
-        self.answer(|backend| async move {
-            let Some(shared) = &backend.shared else { return Ok(()) };
-            shared.ping().await
-        })
+        let Some(shared) = self.shared.clone() else { return Box::pin(ready(Ok(()))) };
+        self.answer(|_| async move { shared.ping().await })
     }
 
     /// Executes a request on the embedded store, under the share of this process.
@@ -267,16 +270,6 @@ impl Backend {
     #[inline]
     fn shared_for(&self, scope: Scope) -> Option<&SharedStore> {
         self.shared.as_ref().filter(|_| scope == Scope::Global)
-    }
-}
-
-/// Clears the times of units in flight in a reply: the ends of calls are unknown.
-fn without_times(calls: &Calls, reply: &mut Reply) {
-    let charges = calls.charges.iter().cycle();
-    for (outcome, charge) in reply.outcomes.iter_mut().zip(charges) {
-        if charge.terms.is_in_flight() && outcome.retry_us == 0 {
-            outcome.reset_us = 0;
-        }
     }
 }
 
@@ -377,34 +370,23 @@ impl<'a> MergedCounts<'a> {
     }
 }
 
-/// The shortest time between two events.
+/// The shortest time between two reports of an outage.
 const PAUSE: Duration = Duration::from_secs(10);
 
-#[derive(Default)]
-struct OutageLog {
-    /// The time of the last report of a failure; 0 if the store decides.
-    reported: AtomicU64,
-}
-
-impl OutageLog {
-    /// Records the result of a request about the limit `name`.
-    fn record<T>(
-        &self,
-        clock: &Clock,
-        name: &str,
-        on_error: OnError,
-        result: &Result<T, StoreError>,
-    ) {
-        let reported = self.reported.load(Relaxed);
+impl Backend {
+    /// Records the result of a request about the limit `name` to the shared store. Reports when that stops and starts to
+    /// decide.
+    fn record_outage<T>(&self, name: &str, on_error: OnError, result: &Result<T, StoreError>) {
+        let reported = self.outage_reported.load(Relaxed);
         if reported == 0 && result.is_ok() {
             return;
         }
-        let now = clock.local();
+        let now = self.clock().local();
         if reported > 0 && now.saturating_sub(reported) < PAUSE.as_micros() as u64 {
             return;
         }
         let next = if result.is_ok() { 0 } else { now.max(1) };
-        if self.reported.compare_exchange(reported, next, Relaxed, Relaxed).is_err() {
+        if self.outage_reported.compare_exchange(reported, next, Relaxed, Relaxed).is_err() {
             return;
         }
         match result {
@@ -412,9 +394,7 @@ impl OutageLog {
             Ok(_) => report::outage_ended(),
         }
     }
-}
 
-impl Backend {
     /// Counts a call that was rejected at `at`, by the clock of this process. `key_id` is the id of its key under the
     /// identity of `limit`. Few calls of a flood call `key`.
     #[inline]

@@ -10,7 +10,7 @@ use crate::algorithm::{BlockChange, Charged, Correction, Outcome, Receipt};
 use crate::background::is_in_runtime;
 use crate::clock::complete_by;
 use crate::key::KeyId;
-use crate::limit::{Algorithm, OnError, Policy, Scope, Terms};
+use crate::limit::{OnError, Policy, Scope};
 use crate::local::LocalCharge;
 use crate::owner::{Owner, ended};
 use crate::reply::{Answer, Source, StoreError};
@@ -21,23 +21,9 @@ impl Backend {
     /// Returns the units of a charge that `source` has charged: a fallback charges at most the share of this process.
     pub(crate) fn charged_by(&self, source: Source, charge: &Charge) -> u64 {
         match source {
-            Source::Fallback => self.share_of(charge).cost,
+            Source::Fallback => charge.share(self.settings.instances).cost,
             _ => charge.cost,
         }
-    }
-
-    /// Settles a charge of the embedded store.
-    fn settle_here(
-        &self,
-        key_id: KeyId,
-        terms: &Terms,
-        correction: Correction,
-        block: BlockChange,
-    ) {
-        self.local.correct(LocalCharge { key_id, terms, cost: 0 }, correction);
-        self.notices.corrected(key_id, correction);
-        self.change_here(key_id, terms.identity.algorithm, block);
-        report::count(report::DEBT, terms.identity.name, correction.more());
     }
 
     /// Completes once the embedded store no longer counts units in flight.
@@ -63,45 +49,37 @@ impl Backend {
         scope: Scope,
         source: Source,
         charge: &Arc<Charge>,
-        correction: Correction,
+        mut correction: Correction,
         block: BlockChange,
     ) {
-        let (key_id, terms) = (charge.key_id, &charge.terms);
-        let Some(owner) = self.owner_for(scope) else {
-            return self.settle_here(key_id, terms, correction, block);
-        };
-        let mut corrected = CorrectedCharge { charge: Arc::clone(charge), correction, block };
-        if source == self.source() {
-            self.change_here(key_id, terms.identity.algorithm, block);
+        if source == Source::Redis {
+            self.change_here(charge, block);
         } else {
-            self.settle_here(key_id, &self.share_of(charge).terms, correction, block);
+            self.correct_here(source, charge, correction, block);
             // The key of a fallback is also blocked on Redis, which may be back.
-            corrected.correction = Correction::default();
+            correction = Correction::default();
         }
-        owner.settle(corrected);
+        if let Some(owner) = self.owner_for(scope) {
+            owner.settle(CorrectedCharge { charge: Arc::clone(charge), correction, block });
+        }
     }
 
     /// Gives a charge back to `source`, the store that has made it.
     pub(crate) fn give_back(
         &self,
-        scope: Scope,
         source: Source,
         charge: Arc<Charge>,
         charged: Charged,
     ) -> Answer<Outcome> {
-        let Some(owner) = self.owner_for(scope) else {
-            return Box::pin(ready(Ok(self.give_back_here(&charge, charged))));
+        let Some(owner) = self.owner.as_ref().filter(|_| source == Source::Redis) else {
+            return Box::pin(ready(Ok(self.give_back_here(source, &charge, charged))));
         };
-        if source != self.source() {
-            return Box::pin(ready(Ok(self.give_back_here(&self.share_of(&charge), charged))));
-        }
         if let (Charged::By(receipt), Some(_)) = (charged, charge.statement) {
             // A grant of units in flight that no call has taken.
             drop(owner.granted(&charge, charge.cost, receipt));
             return Box::pin(ready(Ok(Outcome::UNDECIDED)));
         }
-        let given_back = owner.give_back(charge, charged);
-        Box::pin(async { given_back.await.unwrap_or_else(|_| Err(ended())) })
+        owner.give_back(charge, charged)
     }
 
     /// Gives units back to the newest charges of a count, for a caller. If the shared store fails, applies `on_error`.
@@ -110,35 +88,48 @@ impl Backend {
         policy: Policy,
         charge: Arc<Charge>,
     ) -> Answer<(Outcome, Source)> {
-        let Some(owner) = self.owner_for(policy.scope) else {
-            let outcome = self.give_back_here(&charge, Charged::Newest);
+        let Some(owner) = self.owner_for(policy.scope).map(Arc::clone) else {
+            let outcome = self.give_back_here(Source::Embedded, &charge, Charged::Newest);
             return Box::pin(ready(Ok((outcome, Source::Embedded))));
         };
-        let owner = Arc::clone(owner);
-        let correction = Correction::give_back(Charged::Newest, charge.cost);
         self.answer(move |backend| async move {
+            let correction = Correction::give_back(Charged::Newest, charge.cost);
             let corrected = CorrectedCharge::by(Arc::clone(&charge), correction);
-            match backend.ask(&owner, corrected).await {
-                Ok(outcome) => Ok((outcome, backend.source())),
+            match backend.in_time(owner.correct(corrected)).await {
+                Ok(outcome) => Ok((outcome, Source::Redis)),
                 Err(_) if backend.on_error(policy) == OnError::Local => {
-                    let share = backend.share_of(&charge);
-                    Ok((backend.give_back_here(&share, Charged::Newest), Source::Fallback))
+                    let source = Source::Fallback;
+                    Ok((backend.give_back_here(source, &charge, Charged::Newest), source))
                 }
                 Err(error) => Err(error),
             }
         })
     }
 
-    fn give_back_here(&self, charge: &Charge, charged: Charged) -> Outcome {
-        let correction = Correction::give_back(charged, charge.cost);
-        let outcome = self.local.correct(charge.into(), correction);
-        self.notices.corrected(charge.key_id, correction);
-        outcome
+    fn give_back_here(&self, source: Source, charge: &Charge, charged: Charged) -> Outcome {
+        let correction = Correction::give_back(charged, self.charged_by(source, charge));
+        self.correct_here(source, charge, correction, BlockChange::None)
     }
 
-    /// Returns the charge of a fallback.
-    fn share_of(&self, charge: &Charge) -> Charge {
-        charge.share(self.settings.instances)
+    /// Corrects a count of the embedded store, which `source` has charged, and blocks or unblocks its key. Returns the
+    /// outcome of the correction.
+    fn correct_here(
+        &self,
+        source: Source,
+        charge: &Charge,
+        correction: Correction,
+        block: BlockChange,
+    ) -> Outcome {
+        let terms = match source {
+            Source::Fallback => charge.terms.share(self.settings.instances),
+            _ => charge.terms,
+        };
+        let local = LocalCharge { key_id: charge.key_id, terms: &terms, cost: 0 };
+        let outcome = self.local.correct(local, correction);
+        self.notices.corrected(charge.key_id, correction);
+        self.change_here(charge, block);
+        report::count(report::DEBT, terms.identity.name, correction.more());
+        outcome
     }
 
     /// Blocks, unblocks or resets a key: in this process at once, then in the shared store. Returns whether the key was
@@ -149,17 +140,18 @@ impl Backend {
         charge: Arc<Charge>,
         block: BlockChange,
     ) -> Answer<bool> {
-        let (key_id, algorithm) = (charge.key_id, charge.terms.identity.algorithm);
         let Some(owner) = self.owner_for(policy.scope).map(Arc::clone) else {
-            return Box::pin(ready(Ok(self.change_here(key_id, algorithm, block))));
+            return Box::pin(ready(Ok(self.change_here(&charge, block))));
         };
+        let algorithm = charge.terms.identity.algorithm;
         let was_here = match block {
             // Lines and the cache of rejections learn of a reset once it is made.
-            BlockChange::Reset => self.local.change_block(key_id, algorithm, block),
-            _ => self.change_here(key_id, algorithm, block),
+            BlockChange::Reset => self.local.change_block(charge.key_id, algorithm, block),
+            _ => self.change_here(&charge, block),
         };
         self.answer(move |backend| async move {
-            let result = backend.ask(&owner, CorrectedCharge::block(charge, block)).await;
+            let changed = owner.correct(CorrectedCharge::block(charge, block));
+            let result = backend.in_time(changed).await;
             if block != BlockChange::Reset {
                 // A block that was still waiting is not sent any more.
                 return result.map(|it| was_here || it.is_blocked());
@@ -170,24 +162,15 @@ impl Backend {
     }
 
     /// Blocks, unblocks or resets a key in this process. With Redis, this is the key of the fallback.
-    fn change_here(&self, key_id: KeyId, algorithm: Algorithm, change: BlockChange) -> bool {
+    fn change_here(&self, charge: &Charge, change: BlockChange) -> bool {
         if change == BlockChange::None {
             return false;
         }
-        let was_here = self.local.change_block(key_id, algorithm, change);
+        let algorithm = charge.terms.identity.algorithm;
+        let was_here = self.local.change_block(charge.key_id, algorithm, change);
         self.in_flight_changed.notify_waiters();
-        self.notices.changed(key_id, change);
+        self.notices.changed(charge.key_id, change);
         was_here
-    }
-
-    /// Makes a correction for a caller, within one deadline.
-    async fn ask(
-        &self,
-        owner: &Arc<Owner>,
-        corrected: CorrectedCharge,
-    ) -> Result<Outcome, StoreError> {
-        let result = async { owner.correct(corrected).await.unwrap_or_else(|_| Err(ended())) };
-        self.in_time(result).await
     }
 
     /// Completes what the owner does for a caller, within one deadline.

@@ -14,15 +14,14 @@
 //! it is a system call. All else compares with the id that was seen there. What a child does before it has a new
 //! runtime is not noticed.
 
-use std::any::Any;
 use std::cell::Cell;
 use std::future::poll_fn;
 use std::mem;
 use std::ops::{Deref, DerefMut};
 use std::pin::{Pin, pin};
+use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
@@ -49,9 +48,6 @@ thread_local! {
 /// Returns a job that each new thread runs; `None` once its owner is gone. Called under a lock.
 type Resident = Arc<dyn Fn() -> Option<BoxedJob> + Send + Sync>;
 
-/// The owner of a resident, which may be gone.
-type ResidentOwner = Weak<dyn Any + Send + Sync>;
-
 /// The time for which jobs may continue after the [`Background`] was dropped.
 pub(crate) const SHUTDOWN_GRACE: Duration = Duration::from_secs(5);
 
@@ -66,7 +62,7 @@ const NO_PROCESS: u32 = u32::MAX;
 #[derive(Default)]
 pub(crate) struct Background {
     thread: Mutex<OwnValue<JobThread>>,
-    residents: Mutex<Vec<(ResidentOwner, Resident)>>,
+    residents: Mutex<Vec<Resident>>,
     /// The process in which the thread runs; 0 before the first job, and [`NO_PROCESS`] if the thread does not run.
     runs_in: Arc<AtomicU32>,
 }
@@ -84,11 +80,11 @@ impl Background {
     /// logs an error: the process may have no descriptor, memory or thread left at this moment. A later job starts the
     /// thread.
     pub(crate) fn spawn(&self, job: impl Future<Output = ()> + Send + 'static) {
-        self.send(Some(Box::pin(job)));
+        self.send(Box::pin(job));
     }
 
     /// Runs the job that `resident` returns for its owner, in this thread and in each one that takes its place, and
-    /// again after a panic, until the owner is gone.
+    /// again after a panic, until the owner is gone. An owner lives about as long as this, and has one resident.
     pub(crate) fn spawn_resident<T, F>(
         &self,
         owner: &Arc<T>,
@@ -98,13 +94,10 @@ impl Background {
         F: Future<Output = ()> + Send + 'static,
     {
         let owner = Arc::downgrade(owner);
-        let weak: ResidentOwner = owner.clone();
         let resident: Resident =
             Arc::new(move || owner.upgrade().map(|owner| Box::pin(resident(owner)) as BoxedJob));
-        self.send(job_of(&resident));
-        let mut residents = lock(&self.residents);
-        residents.retain(|(owner, _)| owner.strong_count() > 0);
-        residents.push((weak, resident));
+        job_of(&resident).into_iter().for_each(|job| self.send(job));
+        lock(&self.residents).push(resident);
     }
 
     /// Starts the thread again if it could not start, or if it is that of the parent process. Takes relaxed loads
@@ -112,7 +105,7 @@ impl Background {
     pub(crate) fn revive(&self) {
         let runs_in = self.runs_in.load(Relaxed);
         if runs_in != seen_process() && runs_in != 0 {
-            self.send(None);
+            self.spawn(async {});
         }
     }
 
@@ -176,18 +169,14 @@ impl Background {
 
     /// Sends a job to the thread. Starts the thread if it is not running, and not more often than [`START_INTERVAL`].
     // A job that cannot be sent is dropped after the lock is released: other modules define what happens then.
-    fn send(&self, mut job: Option<BoxedJob>) {
+    fn send(&self, mut job: BoxedJob) {
         let process = read_process();
         let mut thread = lock_own(&self.thread);
         if let Some(jobs) = &thread.jobs {
-            let unsent = match job {
-                Some(job) => jobs.send(job).err().map(|SendError(job)| Some(job)),
-                None => jobs.is_closed().then_some(None),
-            };
-            match unsent {
+            match jobs.send(job) {
+                Ok(()) => return,
                 // The thread has ended because it could not create its runtime.
-                Some(unsent) => job = unsent,
-                None => return,
+                Err(SendError(unsent)) => job = unsent,
             }
         }
         let now = Instant::now();
@@ -203,13 +192,13 @@ impl Background {
             .spawn(move || run_thread(receiver, process, &runs_in));
         let mut unsent = Vec::new();
         if started.is_ok() {
-            lock(&self.residents).retain(|(_, resident)| {
+            lock(&self.residents).retain(|resident| {
                 let job = job_of(resident);
                 let is_wanted = job.is_some();
                 unsent.extend(job.and_then(|job| sender.send(job).err()));
                 is_wanted
             });
-            unsent.extend(job.take().and_then(|job| sender.send(job).err()));
+            unsent.extend(sender.send(job).err());
             thread.jobs = Some(sender);
             thread.runtime = None;
         }
@@ -260,44 +249,36 @@ async fn run_jobs(mut jobs: UnboundedReceiver<BoxedJob>) {
     let _ = timeout(SHUTDOWN_GRACE, running.all_ended()).await;
 }
 
-/// Counts pending work. A process that was forked has none of its parent.
-#[derive(Clone, Default)]
-pub(crate) struct WorkCount(Arc<Mutex<OwnValue<WorkGenerations>>>);
-
-/// Pending work is a receiver of its generation. A new generation begins when a caller waits for the work before it.
+/// Counts pending work. A process that was forked has none of its parent. Pending work is a receiver of its generation,
+/// the newest of its time. A new generation begins when a caller waits for the work before it.
 #[derive(Default)]
-struct WorkGenerations {
-    newest: Arc<watch::Sender<()>>,
-    older: Vec<Arc<watch::Sender<()>>>,
-}
+pub(crate) struct WorkCount(Mutex<OwnValue<Vec<Arc<watch::Sender<()>>>>>);
 
-/// Work that is pending until this is dropped.
-pub(crate) struct PendingWork {
-    work: Option<watch::Receiver<()>>,
-    process: u32,
-}
+/// Work that is pending until this is dropped. The thread of the limiter has it, or a value of one process, so a child
+/// does not drop that of its parent.
+pub(crate) type PendingWork = watch::Receiver<()>;
 
 impl WorkCount {
     /// Begins work.
     pub(crate) fn begin(&self) -> PendingWork {
-        let work = Some(lock_own(&self.0).newest.subscribe());
-        PendingWork { work, process: seen_process() }
+        let mut generations = lock_own(&self.0);
+        if generations.is_empty() {
+            generations.push(Arc::default());
+        }
+        generations[generations.len() - 1].subscribe()
     }
 
     /// Returns how much work is pending.
     pub(crate) fn pending(&self) -> usize {
-        let work = lock_own(&self.0);
-        let older = work.older.iter().map(|generation| generation.receiver_count());
-        work.newest.receiver_count() + older.sum::<usize>()
+        lock_own(&self.0).iter().map(|generation| generation.receiver_count()).sum()
     }
 
     /// Completes once all work that is pending now has ended.
     pub(crate) fn ended(&self) -> impl Future<Output = ()> + Send + use<> {
-        let mut work = lock_own(&self.0);
-        let newest = mem::take(&mut work.newest);
-        work.older.push(newest);
-        work.older.retain(|generation| generation.receiver_count() > 0);
-        let pending = work.older.clone();
+        let mut generations = lock_own(&self.0);
+        generations.retain(|generation| generation.receiver_count() > 0);
+        let pending = generations.clone();
+        generations.push(Arc::default());
         async move {
             for generation in pending {
                 generation.closed().await;
@@ -309,15 +290,6 @@ impl WorkCount {
     pub(crate) async fn all_ended(&self) {
         while self.pending() > 0 {
             self.ended().await;
-        }
-    }
-}
-
-impl Drop for PendingWork {
-    fn drop(&mut self) {
-        if self.process != seen_process() {
-            // Its callers belong to runtimes of the parent.
-            mem::forget(self.work.take());
         }
     }
 }
@@ -446,11 +418,6 @@ mod tests {
         });
         let started = [(); 2].map(|()| receiver.recv_timeout(SHUTDOWN_GRACE).expect("it runs"));
         assert_eq!(started, [0, 1]);
-        // Its owner is gone, so the next one takes its place.
-        drop(starts);
-        let owner = Arc::new(());
-        background.spawn_resident(&owner, |_| async {});
-        assert_eq!(lock(&background.residents).len(), 1);
     }
 }
 
@@ -487,7 +454,7 @@ mod pending_tests {
         for _ in 0..3 {
             drop(works.ended());
         }
-        assert_eq!(lock_own(&works.0).older.len(), 1);
+        assert_eq!(lock_own(&works.0).len(), 2);
     }
 }
 

@@ -482,7 +482,7 @@ pub(super) fn apply_shadow(
             Ok(Decision::rejected_here(capacity, Duration::MAX, Duration::ZERO))
         }
         Err(Rejection::Unavailable { .. } | Rejection::Mistake { .. }) => {
-            Ok(Decision::undecided(limit.terms().capacity))
+            Ok(Decision::new(limit.terms().capacity, &Outcome::UNDECIDED, Source::Fallback))
         }
     }
 }

@@ -22,10 +22,10 @@ pub fn return_units(
     cost: u64,
     at: u64,
 ) -> Answer<Decision> {
-    let (backend, policy) = (Arc::clone(&limiter.checker().backend), limit.policy());
+    let backend = Arc::clone(&limiter.checker().backend);
     let charge = backend.count(limit, &key, cost).address(&backend);
     let (capacity, source) = (charge.terms.capacity, backend.source());
-    let returned = backend.give_back(policy.scope, source, charge, Charged::At(at));
+    let returned = backend.give_back(source, charge, Charged::At(at));
     Box::pin(async move { Ok(Decision::new(capacity, &returned.await?, source)) })
 }
 
@@ -39,7 +39,7 @@ pub fn lines_are_idle(limiter: &RateLimiter) -> bool {
 #[must_use]
 pub fn store_is_idle(limiter: &RateLimiter) -> bool {
     match &limiter.checker().backend.shared {
-        Some(store) => store.is_idle(),
+        Some(store) => store.pending() == 0,
         None => true,
     }
 }

@@ -225,7 +225,7 @@ impl Leases {
     fn return_units(&self, unspent: UnspentUnits) -> Answer<Outcome> {
         let UnspentUnits { target, units, place, .. } = unspent;
         let (charge, charged) = (target.charge.with_cost(units), Charged::At(place));
-        self.backend.give_back(target.policy.scope, self.backend.source(), charge, charged)
+        self.backend.give_back(self.backend.source(), charge, charged)
     }
 
     /// Gives back all units that this process holds.

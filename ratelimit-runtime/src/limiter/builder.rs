@@ -54,6 +54,7 @@ pub struct Builder {
     rules: Option<Rules>,
 }
 
+#[cfg(feature = "redis")]
 impl Builder {
     /// Keeps counts in the Redis or Valkey at `url`, so that all processes that use it share them. The limiter
     /// connects with the first decision, and reconnects when a connection breaks.
@@ -77,35 +78,8 @@ impl Builder {
     ///
     /// In a tokio runtime, I/O and time must be enabled, as in the one of `#[tokio::main]`: otherwise, tokio panics.
     /// Without one, the runtime of the limiter's thread sends the requests.
-    #[cfg(feature = "redis")]
     pub fn redis(mut self, url: impl Into<String>) -> Self {
         self.redis = Some(url.into());
-        self
-    }
-
-    /// Verifies servers with these root certificates, as PEM, instead of the root certificates of the system.
-    #[cfg(feature = "tls")]
-    pub fn root_certificates(mut self, pem: impl Into<Vec<u8>>) -> Self {
-        self.login.certificates.root = Some(pem.into());
-        self
-    }
-
-    /// Authenticates this client by a certificate with its private key, both as PEM.
-    #[cfg(feature = "tls")]
-    pub fn client_certificate(
-        mut self,
-        certificate: impl Into<Vec<u8>>,
-        key: impl Into<Vec<u8>>,
-    ) -> Self {
-        self.login.certificates.client = Some((certificate.into(), key.into()));
-        self
-    }
-
-    /// Verifies all servers by this name in their certificates, and not each by the host to which the limiter connects:
-    /// for a cluster whose nodes announce addresses, and have one certificate.
-    #[cfg(feature = "tls")]
-    pub fn server_name(mut self, name: impl Into<String>) -> Self {
-        self.login.certificates.server_name = Some(name.into());
         self
     }
 
@@ -135,12 +109,39 @@ impl Builder {
     /// ```
     ///
     /// [`PasswordFile`](crate::PasswordFile) reads the password from a file.
-    #[cfg(feature = "redis")]
     pub fn credentials(mut self, provider: impl CredentialsProvider) -> Self {
         self.login.provider = Some(Provider::new(provider));
         self
     }
+}
 
+#[cfg(feature = "tls")]
+impl Builder {
+    /// Verifies servers with these root certificates, as PEM, instead of the root certificates of the system.
+    pub fn root_certificates(mut self, pem: impl Into<Vec<u8>>) -> Self {
+        self.login.root_certificates = Some(pem.into());
+        self
+    }
+
+    /// Authenticates this client by a certificate with its private key, both as PEM.
+    pub fn client_certificate(
+        mut self,
+        certificate: impl Into<Vec<u8>>,
+        key: impl Into<Vec<u8>>,
+    ) -> Self {
+        self.login.client_certificate = Some((certificate.into(), key.into()));
+        self
+    }
+
+    /// Verifies all servers by this name in their certificates, and not each by the host to which the limiter connects:
+    /// for a cluster whose nodes announce addresses, and have one certificate.
+    pub fn server_name(mut self, name: impl Into<String>) -> Self {
+        self.login.server_name = Some(name.into());
+        self
+    }
+}
+
+impl Builder {
     /// Sets the prefix of every key in Redis; `rl` unless set. If applications share a server, but must not
     /// share their counts, they need different prefixes. A prefix must not contain `{` or `}`, or the name of an
     /// algorithm between colons (`sliding`): two limits under different prefixes could then have the same key.
@@ -298,10 +299,8 @@ impl Builder {
     /// read or has a mistake.
     #[cfg_attr(feature = "actix", track_caller)]
     pub fn build(self) -> Result<RateLimiter, BuildError> {
-        #[cfg(feature = "redis")]
-        let is_alone = self.redis.is_none() && self.sets_redis();
+        let is_alone = cfg!(feature = "redis") && self.redis.is_none() && self.sets_redis();
         let limiter = self.build_unreported()?;
-        #[cfg(feature = "redis")]
         if is_alone && std::env::var_os("RATELIMIT_REDIS_URL").is_some_and(|url| !url.is_empty()) {
             tracing::warn!(
                 "this rate limiter counts in this process, with settings for Redis: a builder does not read \
@@ -317,7 +316,6 @@ impl Builder {
     }
 
     /// Returns whether there are settings that only Redis uses.
-    #[cfg(feature = "redis")]
     fn sets_redis(&self) -> bool {
         let default = Self::default();
         self.key_prefix != default.key_prefix

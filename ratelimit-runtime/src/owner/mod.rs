@@ -45,9 +45,9 @@ use crate::background::{
 use crate::clock::Clock;
 use crate::key::KeyId;
 use crate::limit::Algorithm;
-use crate::reply::StoreError;
+use crate::reply::{Answer, StoreError};
 use crate::report;
-use crate::store::{Charge, CorrectedCharge, Failure, GivenBack, SharedStore};
+use crate::store::{Charge, CorrectedCharge, Failure, SharedStore};
 use crate::threads::{Mutex, MutexGuard};
 
 #[cfg(model)]
@@ -131,13 +131,7 @@ impl Owner {
             start: Instant::now(),
         };
         let (core, background) = (Arc::new(core), Arc::clone(background));
-        let owner = Arc::new(Self { core, background, is_started: AtomicBool::new(false) });
-        let weak = Arc::downgrade(&owner);
-        store.on_rollback(Box::new(move |charge, charged| match weak.upgrade() {
-            Some(owner) => owner.give_back(charge, charged),
-            None => oneshot::channel().1,
-        }));
-        owner
+        Arc::new(Self { core, background, is_started: AtomicBool::new(false) })
     }
 
     /// Corrects a charge. A block holds for this process at once.
@@ -154,18 +148,24 @@ impl Owner {
     }
 
     /// Gives a charge back to its count.
-    pub(crate) fn give_back(self: &Arc<Self>, charge: Arc<Charge>, charged: Charged) -> GivenBack {
-        let (sender, given_back) = oneshot::channel();
-        let correction = Correction::give_back(charged, charge.cost);
-        self.add(CorrectedCharge::by(charge, correction), Kind::GiveBack, Some(sender));
+    pub(crate) fn give_back(
+        self: &Arc<Self>,
+        charge: Arc<Charge>,
+        charged: Charged,
+    ) -> Answer<Outcome> {
+        let given_back = self.core.give_back(charge, charged);
+        self.wake();
         given_back
     }
 
     /// Corrects a charge for a caller, who waits for the result within its deadline.
-    pub(crate) fn correct(self: &Arc<Self>, corrected: CorrectedCharge) -> GivenBack {
+    pub(crate) async fn correct(
+        self: &Arc<Self>,
+        corrected: CorrectedCharge,
+    ) -> Result<Outcome, StoreError> {
         let (sender, result) = oneshot::channel();
         self.add(corrected, Kind::Awaited, Some(sender));
-        result
+        result.await.unwrap_or_else(|_| Err(ended()))
     }
 
     /// Returns until when a key is blocked that this process is about to block.
@@ -220,6 +220,14 @@ impl Drop for Owner {
 }
 
 impl Core {
+    /// Gives a charge back to its count.
+    fn give_back(&self, charge: Arc<Charge>, charged: Charged) -> Answer<Outcome> {
+        let (sender, given_back) = oneshot::channel();
+        let correction = Correction::give_back(charged, charge.cost);
+        self.add(CorrectedCharge::by(charge, correction), Kind::GiveBack, Some(sender));
+        Box::pin(async { given_back.await.unwrap_or_else(|_| Err(ended())) })
+    }
+
     fn add(&self, corrected: CorrectedCharge, kind: Kind, reply_to: Option<ResultSender>) {
         // A child that has no runtime yet would add to the copy of its parent's queue.
         read_process();
@@ -317,7 +325,10 @@ impl Core {
                 let slot = |charge: &Arc<Charge>| self.store.slot(charge);
                 let mut pairs = calls.charges.windows(2);
                 let is_split = pairs.any(|pair| slot(&pair[0]) != slot(&pair[1]));
-                let execute = async move { core.store.execute(&calls).await };
+                let execute = async move {
+                    let give_back = |charge, charged| core.give_back(charge, charged);
+                    core.store.execute(&calls, &give_back).await
+                };
                 send(execute, move |result| {
                     let result = result.unwrap_or_else(|| Err(ended()));
                     here.end_slot(|slots, times, ends| {
@@ -371,9 +382,7 @@ impl Core {
             foreign(|| self.notices.released(charge.key_id));
         }
         for (charge, charged) in ends.returns {
-            let correction = Correction::give_back(charged, charge.cost);
-            let reply_to = Some(oneshot::channel().0);
-            self.add(CorrectedCharge::by(charge, correction), Kind::GiveBack, reply_to);
+            drop(self.give_back(charge, charged));
         }
     }
 

@@ -37,11 +37,6 @@ impl Decision {
         }
     }
 
-    /// Returns the decision about a call that is admitted because no store could decide.
-    pub(crate) fn undecided(capacity: u64) -> Self {
-        Self::new(capacity, &Outcome::UNDECIDED, Source::Fallback)
-    }
-
     /// Returns the decision about a call without a limit.
     pub(crate) fn unlimited() -> Self {
         let all = Outcome { remaining: u64::MAX, ..Outcome::UNDECIDED };

@@ -99,60 +99,45 @@ texts! {
     }
 }
 
+impl StoreError {
+    /// Returns whether Redis replied with one of these codes, which spaces separate.
+    pub(crate) fn has_code(&self, codes: &str) -> bool {
+        matches!(self, Self::Server { code, .. } if codes.split(' ').any(|known| known == &**code))
+    }
+}
+
 const NOT_SENT: &str = "they were not sent, because too many were pending";
 
-const LOGIN_ADVICE: &str = "check the user and password of the Redis URL, a password alone is \
-    `redis://:password@host`; the server must know a password before a provider returns it";
+/// What an operator can do about errors of the server: their codes, or parts of messages of code `ERR`, and the advice.
+const ADVICE: &str = "\
+    NOPERM: allow this user EVALSHA, EVAL, and the commands of the scripts on its key prefix: see \"What Redis holds\"; \
+    if the server rejects TIME, set `clock(Clock::Client)`\n\
+    NOAUTH|WRONGPASS|without any password: check the user and password of the Redis URL, a password alone is \
+    `redis://:password@host`; the server must know a password before a provider returns it\n\
+    OOM: raise `maxmemory`, or give the limiter a server of its own\n\
+    READONLY: this is a replica: use the address of the primary, or `redis+sentinel://` to follow it\n\
+    LOADING: the server is loading its data: wait until it has loaded it\n\
+    BUSY: another script runs for longer than `busy-reply-threshold`: end it with SCRIPT KILL\n\
+    MISCONF: the server cannot save to its disk and rejects writes: see its log, or set \
+    `stop-writes-on-bgsave-error no`\n\
+    NOREPLICAS: fewer replicas are connected than `min-replicas-to-write` requires: restore them, or lower it\n\
+    CLUSTERDOWN: some slots of the cluster have no primary: find them with CLUSTER INFO, and restore their primaries\n\
+    MOVED|CROSSSLOT: this server belongs to a cluster: begin the URL with `redis+cluster://`; if it does, the nodes \
+    disagree: compare their replies to CLUSTER SLOTS\n\
+    TRYAGAIN|ASK: the keys are moving to another node: retry once they have moved\n\
+    MASTERDOWN: this replica has lost its primary: use `redis+sentinel://` to follow failovers\n\
+    DB index is out of range|SELECT is not allowed: the server lacks the database in the path of the Redis URL: remove \
+    the path, or raise `databases` (in a cluster of Valkey 9, `cluster-databases`)\n\
+    not allowed from script: this server rejects TIME in scripts: set `clock(Clock::Client)`";
 
 /// Returns what an operator can do about an error of the server, in parentheses.
 fn advice(code: &str, message: &str) -> String {
-    let advice = match code {
-        "NOPERM" => {
-            "allow this user EVALSHA, EVAL, and the commands of the scripts on its key prefix: see \
-             \"What Redis holds\"; if the server rejects TIME, set `clock(Clock::Client)`"
-        }
-        "NOAUTH" | "WRONGPASS" => LOGIN_ADVICE,
-        // The server has no password.
-        "ERR" if message.contains("without any password") => LOGIN_ADVICE,
-        "OOM" => "raise `maxmemory`, or give the limiter a server of its own",
-        "READONLY" => {
-            "this is a replica: use the address of the primary, or `redis+sentinel://` to follow it"
-        }
-        "LOADING" => "the server is loading its data: wait until it has loaded it",
-        "BUSY" => {
-            "another script runs for longer than `busy-reply-threshold`: end it with SCRIPT KILL"
-        }
-        "MISCONF" => {
-            "the server cannot save to its disk and rejects writes: see its log, or \
-             set `stop-writes-on-bgsave-error no`"
-        }
-        "NOREPLICAS" => {
-            "fewer replicas are connected than `min-replicas-to-write` requires: restore them, or lower it"
-        }
-        "CLUSTERDOWN" => {
-            "some slots of the cluster have no primary: find them with CLUSTER INFO, and restore their primaries"
-        }
-        "MOVED" | "CROSSSLOT" => {
-            "this server belongs to a cluster: begin the URL with `redis+cluster://`; if it does, the nodes disagree: \
-             compare their replies to CLUSTER SLOTS"
-        }
-        "TRYAGAIN" | "ASK" => "the keys are moving to another node: retry once they have moved",
-        "MASTERDOWN" => {
-            "this replica has lost its primary: use `redis+sentinel://` to follow failovers"
-        }
-        "ERR"
-            if message.contains("DB index is out of range")
-                || message.contains("SELECT is not allowed") =>
-        {
-            "the server lacks the database in the path of the Redis URL: remove the path, or raise `databases` (in a \
-             cluster of Valkey 9, `cluster-databases`)"
-        }
-        "ERR" if message.contains("not allowed from script") => {
-            "this server rejects TIME in scripts: set `clock(Clock::Client)`"
-        }
-        _ => return String::new(),
-    };
-    format!(" ({advice})")
+    // A part of a message has a space, and a code has none.
+    let is_about =
+        |it: &str| it == code || code == "ERR" && it.contains(' ') && message.contains(it);
+    let mut known = ADVICE.lines().filter_map(|line| line.split_once(": "));
+    let found = known.find(|(errors, _)| errors.split('|').any(is_about));
+    found.map_or_else(String::new, |(_, advice)| format!(" ({advice})"))
 }
 
 /// Why a limiter could not be built.
@@ -314,9 +299,7 @@ texts! {
 impl BuildError {
     /// Returns the variable whose value is wrong, for errors that do not name it.
     fn variable(&self) -> &'static str {
-        match self {
-            Self::NoScope | Self::RedisDisabled | Self::ShortKeySecret => "",
-            _ => "RATELIMIT_REDIS_URL cannot be used: ",
-        }
+        let names_it = matches!(self, Self::NoScope | Self::RedisDisabled | Self::ShortKeySecret);
+        if names_it { "" } else { "RATELIMIT_REDIS_URL cannot be used: " }
     }
 }

@@ -103,17 +103,15 @@ impl Rejection {
     /// ```
     #[must_use]
     pub fn limited(limit: &Limit, retry_after: Duration) -> Self {
-        let (name, quota, decision) =
-            (limit.name(), limit.quota(), Self::decision(limit, retry_after));
-        Self::Limited { name, quota, decision }
+        let decision = Self::decision(limit, retry_after);
+        Self::Limited { name: limit.name(), quota: limit.quota(), decision }
     }
 
     /// Creates the rejection of a call whose key is blocked for `retry_after`, for tests of the code that handles it.
     #[must_use]
     pub fn blocked(limit: &Limit, retry_after: Duration) -> Self {
-        let (name, quota, decision) =
-            (limit.name(), limit.quota(), Self::decision(limit, retry_after));
-        Self::Blocked { name, quota, decision }
+        let decision = Self::decision(limit, retry_after);
+        Self::Blocked { name: limit.name(), quota: limit.quota(), decision }
     }
 
     /// Creates the rejection of a call while as many calls are in flight as `limit` admits, for tests.
@@ -188,12 +186,10 @@ impl Rejection {
     #[must_use]
     pub fn is_hidden(&self) -> bool {
         match self {
-            Self::Limited { quota, .. }
-            | Self::Blocked { quota, .. }
-            | Self::Busy { quota, .. } => quota.is_hidden(),
             Self::CostExceedsCapacity { hidden, .. }
             | Self::Unavailable { hidden, .. }
             | Self::Mistake { hidden, .. } => *hidden,
+            _ => self.decided().is_some_and(|(_, quota, _)| quota.is_hidden()),
         }
     }
 

@@ -1,31 +1,21 @@
 //! The store that processes share: its request and reply, and the Redis store. `unshared.rs` takes its place in builds
 //! without Redis.
 
-#[cfg(feature = "redis")]
+#[cfg_attr(not(feature = "redis"), path = "unshared.rs")]
 pub(crate) mod redis;
 mod request;
 mod rules;
-#[cfg(not(feature = "redis"))]
-mod unshared;
 
 use std::sync::Arc;
 
-use tokio::sync::oneshot;
-
-#[cfg(feature = "redis")]
 pub(crate) use self::redis::SharedStore;
 pub(crate) use self::request::{
     Calls, Charge, CorrectedCharge, EqualCalls, Failure, MAX_CORRECTED, MAX_RESERVED, Reply,
     Stated, Statement,
 };
 pub(crate) use self::rules::{MAX_ANNOUNCEMENT, MAX_PROCESS_ID, ScanPosition, StoredRules};
-#[cfg(not(feature = "redis"))]
-pub(crate) use self::unshared::SharedStore;
 use crate::algorithm::{Charged, Outcome};
-use crate::reply::StoreError;
+use crate::reply::Answer;
 
-/// Gives a charge of a call that is rolled back to its count. The receiver gets the result.
-pub(crate) type RollbackHook = Box<dyn Fn(Arc<Charge>, Charged) -> GivenBack + Send + Sync>;
-
-/// The result of giving units back.
-pub(crate) type GivenBack = oneshot::Receiver<Result<Outcome, StoreError>>;
+/// Gives a charge of a call that is rolled back to its count, also if the caller does not wait for the answer.
+pub(crate) type GiveBack<'a> = &'a (dyn Fn(Arc<Charge>, Charged) -> Answer<Outcome> + Sync);

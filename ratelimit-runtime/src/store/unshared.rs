@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use super::{
-    Calls, Charge, CorrectedCharge, Failure, Reply, RollbackHook, ScanPosition, Stated, StoredRules,
+    Calls, Charge, CorrectedCharge, Failure, GiveBack, Reply, ScanPosition, Stated, StoredRules,
 };
 use crate::algorithm::Outcome;
 use crate::key::Key;
@@ -33,7 +33,7 @@ macro_rules! methods {
 }
 
 methods! {
-    async fn execute(&Calls) -> Result<Reply, StoreError>;
+    async fn execute(&Calls, GiveBack<'_>) -> Result<Reply, StoreError>;
     async fn correct(&[CorrectedCharge]) -> Vec<Result<Outcome, Failure>>;
     async fn hold(&[Arc<Charge>]) -> Vec<Result<Stated, StoreError>>;
     async fn read_rules(&str) -> Result<Option<StoredRules>, StoreError>;
@@ -47,9 +47,8 @@ methods! {
     async fn ping() -> Result<(), StoreError>;
     fn slot(&Charge) -> u16;
     fn server_of(u16) -> usize;
-    fn on_rollback(RollbackHook);
     fn count_name(&Terms, &dyn Key) -> Vec<u8>;
-    fn is_idle() -> bool;
+    fn pending() -> usize;
 }
 
 type Scanned = (Vec<Vec<u8>>, Option<ScanPosition>);

@@ -145,9 +145,9 @@ impl Waiting {
     /// Gives grants back. The owner sends later what Redis does not execute in time.
     fn give_back(self: &Arc<Self>, line: &Arc<SharedLine>, returned: Vec<ReturnedGrant>) {
         let (waiting, line, pending) = (Arc::clone(self), Arc::clone(line), self.pending.begin());
-        let returned = returned.into_iter().map(|(source, charge, charged)| {
-            self.backend.give_back(line.policy.scope, source, charge, charged)
-        });
+        let returned = returned
+            .into_iter()
+            .map(|(source, charge, charged)| self.backend.give_back(source, charge, charged));
         // All of them are queued now, so that they leave together, and share a deadline.
         let (returned, deadline) = (returned.collect::<Vec<_>>(), self.backend.settings.deadline);
         let ended = timeout(deadline, async move {

@@ -8,7 +8,6 @@ mod scripts;
 use std::sync::Arc;
 use std::time::Duration;
 
-use once_cell::sync::OnceCell;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
@@ -23,7 +22,7 @@ use self::operations::batch::BatchQueues;
 use self::operations::script_call::script_op;
 pub use self::scripts::program::text as script_text;
 use self::scripts::script;
-use super::{Calls, Charge, Reply, RollbackHook, Stated};
+use super::{Calls, Charge, GiveBack, Reply, Stated};
 use crate::algorithm::{Op, Receipt};
 use crate::background::{Background, is_in_runtime};
 use crate::clock::Clock;
@@ -43,7 +42,6 @@ pub(crate) struct Redis {
     /// The decisions that may still begin.
     free: Semaphore,
     max_pending: usize,
-    on_rollback: OnceCell<RollbackHook>,
 }
 
 enum Topology {
@@ -68,9 +66,7 @@ impl Redis {
             Address::Server(lookup) => {
                 Topology::One(Node::new(lookup, deadline, probe, &background))
             }
-            Address::Cluster(seeds) => {
-                Topology::Cluster(Cluster::new(seeds, prefix, deadline, background))
-            }
+            Address::Cluster(seeds) => Topology::Cluster(Cluster::new(seeds, deadline, background)),
         };
         let max_pending = max_pending.min(Semaphore::MAX_PERMITS);
         Ok(Arc::new(Self {
@@ -81,17 +77,22 @@ impl Redis {
             deadline,
             free: Semaphore::new(max_pending),
             max_pending,
-            on_rollback: OnceCell::new(),
         }))
     }
 
     /// Decides calls atomically. If their keys are in several hash slots of a cluster, charges them hash slot by
-    /// hash slot, and rolls back if one rejects.
-    pub(crate) async fn execute(self: &Arc<Self>, calls: &Calls) -> Result<Reply, StoreError> {
+    /// hash slot, and rolls back by `give_back` if one rejects.
+    pub(crate) async fn execute(
+        self: &Arc<Self>,
+        calls: &Calls,
+        give_back: GiveBack<'_>,
+    ) -> Result<Reply, StoreError> {
         let by = self.begin()?;
         let overloaded = |_| StoreError::Overloaded { max_pending: self.max_pending };
         let _pending = self.free.try_acquire().map_err(overloaded)?;
-        let Some(charge) = calls.only_charge() else { return self.decide(calls, by).await };
+        let Some(charge) = calls.only_charge() else {
+            return self.decide(calls, give_back, by).await;
+        };
         let takes_slot = charge.statement.is_some() && calls.op == Op::ACQUIRE;
         if matches!(calls.op, Op::Take { .. }) && !takes_slot {
             let decided = self.decide_one(calls.op, charge, by).await?;
@@ -118,18 +119,14 @@ impl Redis {
         node.map_or(0, |node| Arc::as_ptr(&node) as usize)
     }
 
-    /// Sets what gives back a charge of a call that is rolled back.
-    pub(crate) fn on_rollback(&self, hook: RollbackHook) {
-        let is_first = self.on_rollback.set(hook).is_ok();
-        debug_assert!(is_first, "a limiter sets its hook once");
-    }
-
     /// Succeeds if the store would decide now.
     pub(crate) async fn ping(&self) -> Result<(), StoreError> {
         let by = self.begin()?;
         match &self.topology {
-            Topology::One(node) => node.ping(by).await?,
-            Topology::Cluster(cluster) => cluster.ping(self.clock.sent(), by).await?,
+            Topology::One(node) => drop(node.send(&node.probe, false, by).await?),
+            Topology::Cluster(cluster) => {
+                cluster.ping(&self.prefix, self.clock.sent(), by).await?;
+            }
         }
         Ok(())
     }
@@ -143,11 +140,6 @@ impl Redis {
         name
     }
 
-    /// Returns whether no decision is under way.
-    pub(crate) fn is_idle(&self) -> bool {
-        self.pending() == 0
-    }
-
     fn cluster(&self) -> Option<&Arc<Cluster>> {
         match &self.topology {
             Topology::One(_) => None,
@@ -155,7 +147,8 @@ impl Redis {
         }
     }
 
-    fn pending(&self) -> usize {
+    /// Returns how many decisions are under way.
+    pub(crate) fn pending(&self) -> usize {
         self.max_pending - self.free.available_permits()
     }
 

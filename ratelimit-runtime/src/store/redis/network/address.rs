@@ -42,23 +42,18 @@ impl Address {
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
         let path = path.trim_end_matches('/');
-        let scheme = scheme.to_ascii_lowercase();
-        let (scheme, topology) = match scheme.split_once(['+', '-']).unwrap_or((&scheme, "")) {
-            ("unix", "") | ("redis" | "valkey", "unix") => ("unix", "unix"),
-            ("redis" | "valkey", topology @ ("" | "sentinel" | "cluster")) => ("redis", topology),
-            ("rediss" | "valkeys", topology @ ("" | "sentinel" | "cluster")) => {
-                ("rediss", topology)
+        let scheme = scheme.to_ascii_lowercase().replace("valkey", "redis").replace('-', "+");
+        let (topology, names): (_, &[&str]) = match &*scheme {
+            "unix" | "redis+unix" => ("unix", &["db", "user", "pass", "protocol"]),
+            "redis" | "rediss" => ("", &["protocol"]),
+            "redis+cluster" | "rediss+cluster" => ("cluster", &[]),
+            "redis+sentinel" | "rediss+sentinel" => {
+                ("sentinel", &["sentinel_user", "sentinel_password"])
             }
             _ => return Err(invalid("its scheme is not known")),
         };
-        let tls = if scheme == "rediss" { Some(Tls::new(&login.certificates)?) } else { None };
+        let tls = if scheme.starts_with("rediss") { Some(Tls::new(login)?) } else { None };
         let provider = login.provider.as_ref();
-        let names: &[&str] = match topology {
-            "unix" => &["db", "user", "pass", "protocol"],
-            "sentinel" => &["sentinel_user", "sentinel_password"],
-            "cluster" => &[],
-            _ => &["protocol"],
-        };
         let parameters = parameters(query, names)?;
         if topology == "unix" {
             if !authority.is_empty() {

@@ -45,9 +45,9 @@ type NodeAddress = (Box<str>, u16);
 /// The node that serves each slot; `None` if it is not known.
 type SlotNodes = Arc<[Option<Arc<Node>>]>;
 
+#[derive(Default)]
 pub(crate) struct Cluster {
     seeds: Vec<Target>,
-    prefix: Box<str>,
     deadline: Duration,
     nodes: Mutex<HashMap<NodeAddress, Arc<Node>>>,
     slots: watch::Sender<SlotNodes>,
@@ -55,47 +55,35 @@ pub(crate) struct Cluster {
     slots_error: Mutex<Option<StoreError>>,
     /// The time at which the last refresh started.
     last_refresh: Mutex<Option<Instant>>,
-    /// Whether no node has refused a script over several slots.
-    takes_batches_by_node: AtomicBool,
+    /// Whether a node has refused a script over several slots.
+    refuses_batches_by_node: AtomicBool,
     background: Arc<Background>,
 }
 
 impl Cluster {
     pub(crate) fn new(
         seeds: Vec<Target>,
-        prefix: &str,
         deadline: Duration,
         background: Arc<Background>,
     ) -> Arc<Self> {
-        Arc::new(Self {
-            seeds,
-            prefix: prefix.into(),
-            deadline,
-            nodes: Mutex::default(),
-            slots: watch::Sender::new(Arc::new([])),
-            slots_error: Mutex::default(),
-            last_refresh: Mutex::default(),
-            takes_batches_by_node: AtomicBool::new(true),
-            background,
-        })
+        Arc::new(Self { seeds, deadline, background, ..Self::default() })
     }
 
     pub(crate) fn takes_batches_by_node(&self) -> bool {
-        self.takes_batches_by_node.load(Ordering::Relaxed)
+        !self.refuses_batches_by_node.load(Ordering::Relaxed)
     }
 
     /// Returns whether a node has executed nothing of a script over several slots, and replied with an error of the
     /// script as a whole: the script catches the errors of commands. Records that a node refuses such scripts.
     pub(crate) fn refuses(self: &Arc<Self>, failure: &Failure) -> bool {
         self.refresh();
-        let StoreError::Server { code, .. } = failure.error() else { return false };
-        let is_refused = matches!(failure, Failure::Replied(_)) && &**code == "ERR";
-        if is_refused && self.takes_batches_by_node.swap(false, Ordering::Relaxed) {
+        let is_refused = matches!(failure, Failure::Replied(error) if error.has_code("ERR"));
+        if is_refused && !self.refuses_batches_by_node.swap(true, Ordering::Relaxed) {
             tracing::info!(
                 "the cluster refuses scripts over several hash slots, so calls share scripts only if they are equal"
             );
         }
-        true
+        matches!(failure.error(), StoreError::Server { .. })
     }
 
     /// Returns the number of nodes that may serve slots; at least 1.
@@ -122,25 +110,27 @@ impl Cluster {
         loop {
             let reply = node.send(command, asking, by).await;
             let Err(failure) = &reply else { return reply };
-            let (code, message) = match failure.error() {
-                StoreError::Server { code, message } => (&**code, &**message),
-                _ => ("", ""),
+            let error = failure.error();
+            let is_redirect = error.has_code("MOVED ASK");
+            let redirect = match error {
+                StoreError::Server { message, .. } if is_redirect && redirects < MAX_REDIRECTS => {
+                    self.redirect_target(message, &node)
+                }
+                _ => None,
             };
-            let is_redirect = ["MOVED", "ASK"].contains(&code);
-            let follows = is_redirect && redirects < MAX_REDIRECTS;
-            let redirect = if follows { self.redirect_target(message, &node) } else { None };
-            let is_of_another = is_redirect || is_of_another_node(failure.error());
             let has_time = Instant::now() + MIGRATION_PAUSE < by;
-            match (code, redirect) {
-                (_, Some(next)) => {
-                    asking = code == "ASK";
+            match redirect {
+                Some(next) => {
+                    asking = error.has_code("ASK");
                     if !asking {
                         self.refresh();
                     }
                     (node, redirects) = (next, redirects + 1);
                 }
-                ("TRYAGAIN", _) if is_atomic && has_time => sleep(MIGRATION_PAUSE).await,
-                _ if is_of_another && has_time => {
+                _ if is_atomic && error.has_code("TRYAGAIN") && has_time => {
+                    sleep(MIGRATION_PAUSE).await;
+                }
+                _ if (is_redirect || is_of_another_node(error)) && has_time => {
                     self.refresh();
                     sleep(MIGRATION_PAUSE).await;
                     let Ok(next) = self.node_of_slot(slot, by).await else { return reply };
@@ -163,14 +153,15 @@ impl Cluster {
         self.node_of_slot(0, by).await?;
         let slots = self.slots.borrow().clone();
         let mut nodes: Vec<Arc<Node>> = slots.iter().flatten().cloned().collect();
-        nodes.sort_by(|one, other| one.name().cmp(other.name()));
+        nodes.sort_by(|one, other| one.name.cmp(&other.name));
         nodes.dedup_by(|one, other| Arc::ptr_eq(one, other));
         Ok(nodes)
     }
 
-    /// Checks whether all slots are served by nodes that would decide now.
+    /// Checks whether all slots are served by nodes that would decide now. Keys begin with `prefix`.
     pub(crate) async fn ping(
         self: &Arc<Self>,
+        prefix: &str,
         clock: Option<u64>,
         by: Instant,
     ) -> Result<(), Failure> {
@@ -183,8 +174,7 @@ impl Cluster {
                 server.is_some_and(|server| Arc::ptr_eq(&server, &node))
             };
             // These keys cover all slots.
-            let mut keys =
-                (0..u32::from(SLOTS) * 16).map(|tag| format!("{}:probe{{{tag}}}", self.prefix));
+            let mut keys = (0..u32::from(SLOTS) * 16).map(|tag| format!("{prefix}:probe{{{tag}}}"));
             let key = keys.find(is_of_node).unwrap_or_default();
             let probe = script::probe(key.as_bytes(), clock);
             self.send(&probe, hash_slot(key.as_bytes()), true, by).await?;
@@ -228,12 +218,9 @@ impl Cluster {
         let mut nodes = lock(&self.nodes);
         let node = nodes.entry((host.into(), port)).or_insert_with(|| {
             let target = self.seeds[0].with_address(host, port);
-            Node::new(
-                ServerLookup::At(target),
-                self.deadline,
-                script::probe_of_node(),
-                &self.background,
-            )
+            // It needs no hash slot, and succeeds if the node runs scripts.
+            let probe = redis::cmd("EVAL").arg("return 1").arg(0).take();
+            Node::new(ServerLookup::At(target), self.deadline, probe, &self.background)
         });
         Arc::clone(node)
     }
@@ -252,15 +239,13 @@ impl Cluster {
 
     /// Sends `CLUSTER SLOTS` to one node after the other until one replies with the slots.
     async fn read_slots(&self) {
-        let mut nodes: Vec<_> = lock(&self.nodes).values().cloned().collect();
-        // The first node is random, because a node without connection to the others replies with outdated slots.
-        let random = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), 0);
-        let length = nodes.len().max(1);
-        nodes.rotate_left(random as usize % length);
+        // A new map has another order: the first node is random, because one without connection to the others replies
+        // with outdated slots.
+        let nodes: HashMap<_, _> = lock(&self.nodes).clone().into_iter().collect();
         let seeds = self.seeds.iter().map(Target::host_and_port);
-        nodes.extend(seeds.map(|(host, port)| self.node(host, port)));
+        let seeds = seeds.map(|(host, port)| self.node(host, port));
         let command = redis::cmd("CLUSTER").arg("SLOTS").take();
-        for node in nodes {
+        for node in nodes.into_values().chain(seeds) {
             let slots = match node.send(&command, false, Instant::now() + SLOTS_TIMEOUT).await {
                 Ok(reply) => self.decode_slots(&reply, node.host()),
                 Err(failure) => {

@@ -7,6 +7,7 @@
 //! This file opens the streams, over TCP, TLS or a Unix socket, instead of the client library, so that a [`Connection`]
 //! can record what they send and receive.
 
+use std::collections::BTreeSet;
 use std::future::pending;
 use std::io;
 use std::mem::{self, MaybeUninit};
@@ -25,10 +26,8 @@ use redis::{
 };
 use socket2::{SockRef, Socket};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-#[cfg(unix)]
-use tokio::net::UnixStream;
 use tokio::net::{TcpStream, lookup_host};
-use tokio::task::AbortHandle;
+use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::Tls;
@@ -86,33 +85,25 @@ impl Target {
     }
 }
 
-/// A connection that belongs to one runtime. All clones share one connection, which closes with the last
-/// clone.
-#[derive(Clone)]
-pub(crate) struct Connection(Arc<ConnectionState>);
-
-struct ConnectionState {
+/// A connection that belongs to one runtime. It closes when this is dropped.
+pub(crate) struct Connection {
     client: MultiplexedConnection,
     activity: Arc<Activity>,
     /// The socket of the connection, to peek at without the runtime that drives it. It closes with the driver.
     socket: Weak<Socket>,
-    driver: AbortHandle,
-    address: ServerAddress,
+    /// The task that drives the connection, which ends with this.
+    _driver: JoinSet<()>,
+    /// The host and the port to which this connection was opened.
+    pub(crate) address: ServerAddress,
     /// Whether the connection has authenticated.
     is_authenticated: bool,
-}
-
-impl Drop for ConnectionState {
-    fn drop(&mut self) {
-        self.driver.abort();
-    }
 }
 
 impl Connection {
     /// Sends one command and returns its reply. With `asking`, sends `ASKING` first: a node of a cluster then
     /// accepts a command for a slot that is migrating to it.
     pub(crate) async fn send(&self, command: &Cmd, asking: bool) -> Result<Value, RedisError> {
-        let mut client = self.0.client.clone();
+        let mut client = self.client.clone();
         let reply = if asking {
             let mut both = redis::pipe();
             both.cmd("ASKING").add_command(command.clone());
@@ -128,17 +119,20 @@ impl Connection {
     /// for that again.
     pub(crate) fn was_logged_out(&self, reply: &Result<Value, RedisError>) -> bool {
         let error = reply.as_ref().err();
-        self.0.is_authenticated && error.is_some_and(|error| error.code() == Some("NOAUTH"))
+        self.is_authenticated && error.is_some_and(|error| error.code() == Some("NOAUTH"))
     }
 
     /// Returns whether the connection has ended, also with its runtime, as far as its driver knows.
     pub(crate) fn has_ended(&self) -> bool {
-        self.0.socket.strong_count() == 0
+        self.socket.strong_count() == 0
     }
 
     /// Returns whether the connection is alive: whether this machine has not received the end of its stream.
     pub(crate) async fn is_alive(&self) -> bool {
-        if self.0.activity.is_idle() && self.is_readable() {
+        let Activity { unanswered_since, last_received } = &*self.activity;
+        let is_idle = unanswered_since.load(Ordering::Relaxed) == 0
+            && now().saturating_sub(last_received.load(Ordering::Relaxed)) > IDLE_US;
+        if is_idle && self.is_readable() {
             // An idle connection is readable when the server has closed it. With TLS, a close message comes before
             // the end. It is also readable when a late reply has come while its runtime was not polled.
             for _ in 0..YIELDS {
@@ -152,25 +146,18 @@ impl Connection {
     /// Returns whether a request has been unanswered for longer than `limit`, and no bytes are waiting to be
     /// read by this runtime.
     pub(crate) fn is_unresponsive(&self, limit: Duration) -> bool {
-        self.0.activity.unanswered_for() > limit && !self.is_readable()
+        let since = self.activity.unanswered_since.load(Ordering::Relaxed);
+        let is_late = since > 0 && now().saturating_sub(since) > limit.as_micros() as u64;
+        is_late && !self.is_readable()
     }
 
     /// Returns whether the socket has bytes to read, or has ended. Consumes nothing: only the driver reads.
     fn is_readable(&self) -> bool {
-        let Some(socket) = self.0.socket.upgrade() else { return true };
+        let Some(socket) = self.socket.upgrade() else { return true };
         match socket.peek(&mut [MaybeUninit::uninit()]) {
             Ok(_) => true,
             Err(error) => error.kind() != io::ErrorKind::WouldBlock,
         }
-    }
-
-    /// Returns the host and the port to which this connection was opened.
-    pub(crate) fn address(&self) -> &ServerAddress {
-        &self.0.address
-    }
-
-    pub(crate) fn is_same(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
     }
 }
 
@@ -179,31 +166,6 @@ struct Activity {
     /// The time at which the first bytes after the last received bytes were sent; 0 if none were sent.
     unanswered_since: AtomicU64,
     last_received: AtomicU64,
-}
-
-impl Activity {
-    fn record_sent(&self) {
-        if self.unanswered_since.load(Ordering::Relaxed) == 0 {
-            self.unanswered_since.store(now(), Ordering::Relaxed);
-        }
-    }
-
-    fn record_received(&self) {
-        self.unanswered_since.store(0, Ordering::Relaxed);
-        self.last_received.store(now(), Ordering::Relaxed);
-    }
-
-    fn unanswered_for(&self) -> Duration {
-        match self.unanswered_since.load(Ordering::Relaxed) {
-            0 => Duration::ZERO,
-            since => Duration::from_micros(now().saturating_sub(since)),
-        }
-    }
-
-    fn is_idle(&self) -> bool {
-        self.unanswered_since.load(Ordering::Relaxed) == 0
-            && now().saturating_sub(self.last_received.load(Ordering::Relaxed)) > IDLE_US
-    }
 }
 
 /// Returns the microseconds since the first call in this process, plus 1, so never 0.
@@ -227,7 +189,8 @@ impl<S: AsyncRead + Unpin> AsyncRead for RecordedStream<S> {
         let before = buffer.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(context, buffer);
         if buffer.filled().len() > before {
-            self.activity.record_received();
+            self.activity.unanswered_since.store(0, Ordering::Relaxed);
+            self.activity.last_received.store(now(), Ordering::Relaxed);
         }
         read
     }
@@ -239,7 +202,9 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for RecordedStream<S> {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        self.activity.record_sent();
+        if self.activity.unanswered_since.load(Ordering::Relaxed) == 0 {
+            self.activity.unanswered_since.store(now(), Ordering::Relaxed);
+        }
         Pin::new(&mut self.stream).poll_write(context, bytes)
     }
 
@@ -266,15 +231,16 @@ const NEARBY_ROUND_TRIP: Duration = Duration::from_millis(1);
 
 /// Opens a connection of this runtime.
 pub(crate) async fn connect_to(target: &Target) -> Result<Connection, RedisError> {
-    timeout(CONNECT_TIMEOUT, open(target))
-        .await
-        .unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut).into()))
+    timeout(CONNECT_TIMEOUT, open(target)).await.map_err(io::Error::from)?
 }
 
 async fn open(target: &Target) -> Result<Connection, RedisError> {
     match &target.address {
         ConnectionAddr::Tcp(host, port) => {
-            let stream = connect_to_any(in_order(lookup_host((&**host, *port)).await?)).await?;
+            // All processes try the addresses of a host in the same order. A resolver returns them in another order each
+            // time. If they belong to several servers, the processes then still count on the same one.
+            let addresses: BTreeSet<_> = lookup_host((&**host, *port)).await?.collect();
+            let stream = connect_to_any(addresses.into_iter()).await?;
             let socket = SockRef::from(&stream).try_clone()?;
             match &target.tls {
                 Some(tls) => log_in(target, tls.encrypt(host, stream).await?, socket).await,
@@ -283,7 +249,7 @@ async fn open(target: &Target) -> Result<Connection, RedisError> {
         }
         #[cfg(unix)]
         ConnectionAddr::Unix(path) => {
-            let stream = UnixStream::connect(path).await?;
+            let stream = tokio::net::UnixStream::connect(path).await?;
             let socket = SockRef::from(&stream).try_clone()?;
             log_in(target, stream, socket).await
         }
@@ -291,19 +257,12 @@ async fn open(target: &Target) -> Result<Connection, RedisError> {
     }
 }
 
-/// Returns the addresses of a host in the order in which all processes try them. A resolver returns them in another
-/// order each time. If they belong to several servers, the processes then still count on the same one.
-fn in_order(addresses: impl Iterator<Item = SocketAddr>) -> Vec<SocketAddr> {
-    let mut addresses: Vec<_> = addresses.collect();
-    addresses.sort_unstable();
-    addresses.dedup();
-    addresses
-}
-
 /// Connects to the first of these addresses that accepts. Any but the last has a part of the time, because an address
 /// can drop packets.
-async fn connect_to_any(mut addresses: Vec<SocketAddr>) -> io::Result<TcpStream> {
-    let Some(last) = addresses.pop() else {
+async fn connect_to_any(
+    mut addresses: impl DoubleEndedIterator<Item = SocketAddr>,
+) -> io::Result<TcpStream> {
+    let Some(last) = addresses.next_back() else {
         return Err(io::Error::new(io::ErrorKind::NotFound, "the host has no address"));
     };
     for address in addresses {
@@ -330,7 +289,7 @@ async fn log_in(
     let (client, driver) = MultiplexedConnection::new_with_config(&none, stream, config).await?;
     let mut driver = Box::pin(driver);
     let login = before(&mut driver, authenticate(&client, target)).await;
-    let Login { round_trip, is_authenticated, lifetime } =
+    let (round_trip, credentials) =
         login.unwrap_or_else(|| Err(io::Error::from(io::ErrorKind::ConnectionReset).into()))?;
     if round_trip > NEARBY_ROUND_TRIP {
         // Fails for a Unix socket, which does not need the option.
@@ -338,31 +297,25 @@ async fn log_in(
     }
     let of_driver = Arc::new(socket);
     let socket = Arc::downgrade(&of_driver);
-    let renewal = renew(client.clone(), target.clone(), lifetime);
-    let driver = tokio::spawn(async move {
+    let is_authenticated = credentials.is_some();
+    let renewal = renew(client.clone(), target.clone(), credentials);
+    let mut tasks = JoinSet::new();
+    tasks.spawn(async move {
         let _: Option<()> = before(driver, renewal).await;
         drop(of_driver);
     });
-    let (driver, (host, port)) = (driver.abort_handle(), target.host_and_port());
+    let (host, port) = target.host_and_port();
     let address = (host.to_owned(), port);
-    let state = ConnectionState { client, activity, socket, driver, address, is_authenticated };
-    Ok(Connection(Arc::new(state)))
-}
-
-/// A login that the server has accepted.
-struct Login {
-    round_trip: Duration,
-    is_authenticated: bool,
-    /// For how long the server accepts its credentials.
-    lifetime: Option<Duration>,
+    Ok(Connection { client, activity, socket, _driver: tasks, address, is_authenticated })
 }
 
 /// Authenticates a connection, selects its database and names this library. If the server refuses credentials of a
-/// provider, asks for others once: they may have changed meanwhile.
+/// provider, asks for others once: they may have changed meanwhile. Returns the time of a round trip, and the
+/// credentials that the server has accepted.
 async fn authenticate(
     client: &MultiplexedConnection,
     target: &Target,
-) -> Result<Login, RedisError> {
+) -> Result<(Duration, Option<Credentials>), RedisError> {
     let (mut client, mut has_refused) = (client.clone(), false);
     loop {
         let credentials = target.credentials(has_refused).await?;
@@ -373,16 +326,9 @@ async fn authenticate(
         // A server need not know the others.
         let needed =
             replies.into_iter().take(needed).try_for_each(|reply| reply.extract_error().map(drop));
-        match needed {
-            Err(error)
-                if error.code() == Some("WRONGPASS")
-                    && target.provider.is_some()
-                    && !mem::replace(&mut has_refused, true) => {}
-            needed => {
-                let is_authenticated = credentials.is_some();
-                let lifetime = credentials.and_then(|credentials| credentials.lifetime);
-                return needed.map(|()| Login { round_trip, is_authenticated, lifetime });
-            }
+        let is_refused = needed.as_ref().is_err_and(|error| error.code() == Some("WRONGPASS"));
+        if !is_refused || target.provider.is_none() || mem::replace(&mut has_refused, true) {
+            return needed.map(|()| (round_trip, credentials));
         }
     }
 }
@@ -390,14 +336,11 @@ async fn authenticate(
 /// Returns the commands of a login, and how many of them must succeed.
 fn login_commands(target: &Target, credentials: Option<&Credentials>) -> (Pipeline, usize) {
     let (login, mut commands) = (&target.login, redis::pipe());
+    if let Some(Credentials { user, password, .. }) = credentials {
+        commands.cmd("AUTH").arg(user.as_deref()).arg(&**password);
+    }
     if login.protocol() == ProtocolVersion::RESP3 {
         commands.cmd("HELLO").arg(3);
-        if let Some(Credentials { user, password, .. }) = credentials {
-            let user = user.as_deref().unwrap_or("default");
-            commands.arg("AUTH").arg(user).arg(&**password);
-        }
-    } else if let Some(Credentials { user, password, .. }) = credentials {
-        commands.cmd("AUTH").arg(user.as_deref()).arg(&**password);
     }
     if login.db() != 0 {
         commands.cmd("SELECT").arg(login.db());
@@ -417,14 +360,14 @@ const RENEWAL_PAUSE: Duration = Duration::from_secs(1);
 
 /// Authenticates a connection again whenever three quarters of the lifetime of its credentials have passed; if that
 /// fails, whenever three quarters of the rest have. Does not end.
-async fn renew(client: MultiplexedConnection, target: Target, lifetime: Option<Duration>) {
-    let (mut rest, mut has_failed) = (lifetime, false);
+async fn renew(client: MultiplexedConnection, target: Target, credentials: Option<Credentials>) {
+    let (mut rest, mut has_failed) = (credentials.and_then(|it| it.lifetime), false);
     while let Some(left) = rest {
         sleep((left / 4 * 3).max(RENEWAL_PAUSE)).await;
         rest = match authenticate(&client, &target).await {
-            Ok(login) => {
+            Ok((_, credentials)) => {
                 has_failed = false;
-                login.lifetime
+                credentials.and_then(|it| it.lifetime)
             }
             Err(error) => {
                 if !mem::replace(&mut has_failed, true) {
@@ -471,7 +414,7 @@ mod tests {
         let (listener, silent, queue) = silent();
         let server = TcpListener::bind(local()).await.expect("bound");
         let there = server.local_addr().expect("bound");
-        let stream = timeout(CONNECT_TIMEOUT, connect_to_any(vec![silent, there])).await;
+        let stream = timeout(CONNECT_TIMEOUT, connect_to_any([silent, there].into_iter())).await;
         let stream = stream.expect("in time").expect("connected");
         assert_eq!(stream.peer_addr().expect("connected"), there);
         // The lost attempt sends nothing, whatever becomes of it.
@@ -490,19 +433,10 @@ mod tests {
         let refused = TcpListener::bind(local()).await.expect("bound").local_addr().expect("bound");
         let server = TcpListener::bind(local()).await.expect("bound");
         let there = server.local_addr().expect("bound");
-        let stream = connect_to_any(vec![refused, there]).await.expect("connected");
+        let stream = connect_to_any([refused, there].into_iter()).await.expect("connected");
         assert_eq!(stream.peer_addr().expect("connected"), there);
-        let error = connect_to_any(vec![refused]).await.expect_err("refused");
+        let error = connect_to_any([refused].into_iter()).await.expect_err("refused");
         assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
-        assert!(connect_to_any(Vec::new()).await.is_err());
-    }
-
-    #[test]
-    fn all_processes_try_the_addresses_in_one_order() {
-        let addresses = ["10.0.0.2:1", "[::1]:1", "10.0.0.1:1", "10.0.0.2:1"];
-        let addresses = addresses.map(|address| address.parse().expect("an address"));
-        let order = in_order(addresses.into_iter());
-        assert_eq!(order, in_order(addresses.into_iter().rev()));
-        assert_eq!(order, [addresses[2], addresses[0], addresses[1]]);
+        assert!(connect_to_any([].into_iter()).await.is_err());
     }
 }

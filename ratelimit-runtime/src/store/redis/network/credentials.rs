@@ -15,21 +15,15 @@ use tokio::time::{Instant, timeout};
 
 use crate::threads::{Mutex, lock};
 
-/// The certificates for TLS, as the contents of PEM files.
-#[derive(Clone, Default)]
-pub(crate) struct Certificates {
-    /// The root certificates to trust instead of those of the system.
-    pub(crate) root: Option<Vec<u8>>,
-    /// The certificate chain of this client, and its private key.
-    pub(crate) client: Option<(Vec<u8>, Vec<u8>)>,
-    /// The name of all servers in their certificates, in place of their hosts.
-    pub(crate) server_name: Option<String>,
-}
-
-/// What the builder has received about logins, beside the URL.
+/// What the builder has received about logins, beside the URL. Certificates are the contents of PEM files.
 #[derive(Clone, Default)]
 pub(crate) struct LoginSettings {
-    pub(crate) certificates: Certificates,
+    /// The root certificates to trust instead of those of the system.
+    pub(crate) root_certificates: Option<Vec<u8>>,
+    /// The certificate chain of this client, and its private key.
+    pub(crate) client_certificate: Option<(Vec<u8>, Vec<u8>)>,
+    /// The name of all servers in their certificates, in place of their hosts.
+    pub(crate) server_name: Option<String>,
     pub(crate) provider: Option<Provider>,
 }
 
@@ -168,25 +162,19 @@ impl Provider {
         {
             return Ok(credentials.valid_for(rest));
         }
-        let asked = Instant::now();
-        let credentials = timeout(PROVIDED_WITHIN, self.ask()).await;
-        let credentials =
-            credentials.unwrap_or_else(|_| Err(format!("no answer within {PROVIDED_WITHIN:?}")));
-        let failed = |cause| format!("the provider of credentials failed: {cause}");
-        let credentials = credentials.map_err(|cause| io::Error::other(failed(cause)))?;
-        *lock(&self.last) = credentials.lifetime.map(|_| (credentials.clone(), asked));
-        Ok(credentials)
-    }
-
-    /// Runs the provider, which is foreign code, in a task of its own: its panic is an error of the login, and it ends
-    /// with a login that is given up.
-    async fn ask(&self) -> Result<Credentials, String> {
-        let mut asked = JoinSet::new();
-        asked.spawn((self.ask)());
-        match asked.join_next().await {
-            Some(Ok(result)) => result.map_err(|error| error.to_string()),
-            Some(Err(ended)) => Err(ended.to_string()),
-            None => Err("it has ended".to_owned()),
-        }
+        // The provider is foreign code, so it runs in a task of its own: its panic is an error of the login, and it ends
+        // with a login that is given up.
+        let (mut task, asked) = (JoinSet::new(), Instant::now());
+        task.spawn((self.ask)());
+        let cause = match timeout(PROVIDED_WITHIN, task.join_next()).await {
+            Ok(Some(Ok(Ok(credentials)))) => {
+                *lock(&self.last) = credentials.lifetime.map(|_| (credentials.clone(), asked));
+                return Ok(credentials);
+            }
+            Ok(Some(Ok(Err(error)))) => error.to_string(),
+            Ok(Some(Err(ended))) => ended.to_string(),
+            Ok(None) | Err(_) => format!("no answer within {PROVIDED_WITHIN:?}"),
+        };
+        Err(io::Error::other(format!("the provider of credentials failed: {cause}")).into())
     }
 }

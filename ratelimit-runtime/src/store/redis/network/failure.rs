@@ -8,20 +8,8 @@ use crate::store::Failure;
 
 /// The codes of errors with which a server executes nothing, and that end without a change of the request. A script
 /// that has written is not refused with them, and the first write of each script is one that they refuse.
-const NOT_EXECUTED: [&str; 12] = [
-    "ASK",
-    "BUSY",
-    "CLUSTERDOWN",
-    "LOADING",
-    "MASTERDOWN",
-    "MISCONF",
-    "MOVED",
-    "NOAUTH",
-    "NOREPLICAS",
-    "OOM",
-    "READONLY",
-    "TRYAGAIN",
-];
+const NOT_EXECUTED: &str = "ASK BUSY CLUSTERDOWN LOADING MASTERDOWN MISCONF MOVED NOAUTH NOREPLICAS OOM READONLY \
+    TRYAGAIN";
 
 /// A part of the error message of a script whose key is on another node. A node checks this before it executes the
 /// first command of the script.
@@ -37,11 +25,10 @@ pub(crate) fn is_of_another_node(error: &StoreError) -> bool {
 pub(crate) fn failure_of(error: StoreError) -> Failure {
     match &error {
         StoreError::Connection { .. } => Failure::NoReply(error),
-        StoreError::Server { code, message }
-            if NOT_EXECUTED.contains(&&**code)
-                || &**code == "NOPERM" && !is_of_script(message)
-                || is_of_another_node(&error) =>
-        {
+        _ if error.has_code(NOT_EXECUTED) || is_of_another_node(&error) => {
+            Failure::NotExecuted(error)
+        }
+        StoreError::Server { code, message } if &**code == "NOPERM" && !is_of_script(message) => {
             Failure::NotExecuted(error)
         }
         _ => Failure::Replied(error),
@@ -59,20 +46,15 @@ pub(crate) fn store_error(error: &RedisError) -> StoreError {
     }
 }
 
-/// Parts of the error messages of servers if the user may not run a command of the script. The code is `ERR`.
-const NO_PERMISSION: [&str; 2] = [
-    "The user executing the script can't", // Redis 7
-    "ACL failure in script",               // Redis 7.2 and later, Valkey
-];
-
-/// Returns whether a script that runs may not run a command: it may have written before.
+/// Returns whether a script that runs may not run a command: it may have written before. The code is `ERR`.
 fn is_of_script(message: &str) -> bool {
-    NO_PERMISSION.into_iter().any(|part| message.contains(part))
+    // Of Redis 7; of Redis 7.2 and later, and of Valkey.
+    let texts = ["The user executing the script can't", "ACL failure in script"];
+    texts.into_iter().any(|text| message.contains(text))
 }
 
 /// The codes of errors that servers before Redis 7 wrap in the error of the script.
-const WRAPPED: [&str; 7] =
-    ["BADSTATE", "WRONGTYPE", "OOM", "READONLY", "NOPERM", "MISCONF", "NOREPLICAS"];
+const WRAPPED: &str = "BADSTATE WRONGTYPE OOM READONLY NOPERM MISCONF NOREPLICAS";
 
 /// Returns the store error for an error reply of the server.
 pub(crate) fn server_error(code: &str, message: &str) -> StoreError {
@@ -81,7 +63,7 @@ pub(crate) fn server_error(code: &str, message: &str) -> StoreError {
     let code = if is_of_script(message) {
         "NOPERM"
     } else {
-        WRAPPED.into_iter().find(is_wrapped).unwrap_or(code)
+        WRAPPED.split(' ').find(is_wrapped).unwrap_or(code)
     };
     StoreError::Server { code: code.into(), message: message.into() }
 }
@@ -89,10 +71,8 @@ pub(crate) fn server_error(code: &str, message: &str) -> StoreError {
 /// Returns the error of a script about its keys. If it has one, the error can be [`StoreError::ForeignKey`]; for
 /// several keys, the reply does not name the key.
 pub(crate) fn about(error: StoreError, keys: &[&[u8]]) -> StoreError {
-    match (&error, keys) {
-        (StoreError::Server { code, .. }, [key])
-            if ["BADSTATE", "WRONGTYPE"].contains(&&**code) =>
-        {
+    match keys {
+        [key] if error.has_code("BADSTATE WRONGTYPE") => {
             StoreError::ForeignKey { key: shown(key).into() }
         }
         _ => error,

@@ -6,14 +6,9 @@ pub(crate) mod cluster;
 pub(crate) mod connection;
 pub(crate) mod credentials;
 pub(crate) mod failure;
-#[cfg(not(feature = "tls"))]
-mod no_tls;
 pub(crate) mod node;
 pub(crate) mod sentinel;
-#[cfg(feature = "tls")]
+#[cfg_attr(not(feature = "tls"), path = "no_tls.rs")]
 mod tls;
 
-#[cfg(not(feature = "tls"))]
-use self::no_tls::NoTls as Tls;
-#[cfg(feature = "tls")]
 use self::tls::Tls;

@@ -4,14 +4,14 @@ use std::io;
 
 use tokio::net::TcpStream;
 
-use super::credentials::Certificates;
+use super::credentials::LoginSettings;
 use crate::reply::BuildError;
 
 #[derive(Clone)]
-pub(crate) enum NoTls {}
+pub(crate) enum Tls {}
 
-impl NoTls {
-    pub(crate) fn new(_: &Certificates) -> Result<Self, BuildError> {
+impl Tls {
+    pub(crate) fn new(_: &LoginSettings) -> Result<Self, BuildError> {
         Err(BuildError::TlsDisabled)
     }
 

@@ -17,13 +17,12 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
-use std::mem;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant as RealInstant};
 
-use redis::{Cmd, ErrorKind, RedisError, Value};
+use redis::{Cmd, ErrorKind, InfoDict, RedisError, Value};
 use tokio::runtime::{Handle, Id};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
@@ -36,7 +35,7 @@ use crate::clock::complete_by;
 use crate::reply::StoreError;
 use crate::report;
 use crate::store::Failure;
-use crate::threads::{Mutex, lock};
+use crate::threads::Mutex;
 
 /// A connection on which a request has been unanswered for so many deadlines is discarded while the breaker is closed.
 const SILENCE: u32 = 3;
@@ -51,11 +50,11 @@ pub(crate) enum ServerLookup {
 pub(crate) struct Node {
     lookup: ServerLookup,
     /// The address of the server, or the name of the service, for logs.
-    name: Box<str>,
+    pub(crate) name: Box<str>,
     /// The longest time that a reply may take.
     deadline: Duration,
     /// A command that succeeds if the server would decide.
-    probe: Cmd,
+    pub(crate) probe: Cmd,
     background: Arc<Background>,
     state: Mutex<OwnValue<NodeState>>,
     /// Whether a connection was opened before. The first one logs at a higher level, and asks whether keys are evicted.
@@ -65,13 +64,16 @@ pub(crate) struct Node {
 /// The state of a node in one process.
 #[derive(Default)]
 struct NodeState {
-    runtimes: HashMap<Id, RuntimeConnection>,
+    /// The last attempt to connect from each runtime; its result is the connection of the runtime. A task of the
+    /// runtime makes it, and all calls without a connection await its result. A call that is not polled delays no other
+    /// call.
+    attempts: HashMap<Id, Attempt>,
     /// Why the circuit breaker is open: its newest cause.
     open: Option<Arc<StoreError>>,
     /// The cause that was reported last.
     reported: Option<Arc<StoreError>>,
-    /// Whether a job probes the server.
-    is_probed: bool,
+    /// Held by the job that probes the server.
+    probing: Weak<()>,
 }
 
 impl Node {
@@ -111,14 +113,12 @@ impl Node {
         asking: bool,
         by: Instant,
     ) -> Result<Value, Failure> {
-        let (runtime, open) = self.state();
+        let open = lock_own(&self.state).open.clone();
         // After a fork, or if the thread could not start, a call starts the thread that follows the primary.
         self.background.revive();
         let (was_open, mut is_sent) = (open.is_some(), false);
         // Pinned here: `complete_by` would keep room for it twice.
-        let reply =
-            complete_by(by, pin!(self.exchange(&runtime, open, command, asking, &mut is_sent)))
-                .await;
+        let reply = complete_by(by, pin!(self.exchange(open, command, asking, &mut is_sent))).await;
         let has_ended = reply.is_some() && is_sent;
         let reply = reply.unwrap_or_else(|| Err(self.timed_out(is_sent)));
         match &reply {
@@ -126,7 +126,7 @@ impl Node {
             Err(it) if has_ended && is_unfit(it.error()) => self.open_breaker(it.error()),
             Err(_) if has_ended => {}
             // Its late replies would otherwise make the next calls wait as well.
-            Err(_) if was_open && is_sent => *lock(&runtime) = None,
+            Err(_) if was_open && is_sent => self.give_attempt_up(),
             Err(_) => self.ask_for_probe(),
         }
         reply
@@ -137,85 +137,75 @@ impl Node {
         if is_sent { Failure::NoReply(error) } else { Failure::NotExecuted(error) }
     }
 
-    /// Returns the address of the server, or the name of the service.
-    pub(crate) fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// Checks whether the server would decide now. For a server that is not a node of a cluster.
-    pub(crate) async fn ping(self: &Arc<Self>, by: Instant) -> Result<(), Failure> {
-        self.send(&self.probe, false, by).await.map(drop)
-    }
-
     async fn exchange(
         self: &Arc<Self>,
-        runtime: &RuntimeConnection,
         open: Option<Arc<StoreError>>,
         command: &Cmd,
         asking: bool,
         is_sent: &mut bool,
     ) -> Result<Value, Failure> {
-        let mut connection = self.connection(runtime, open.clone()).await?;
+        let mut connection = self.connection(open.clone()).await?;
         *is_sent = true;
         let mut reply = connection.send(command, asking).await;
         if connection.was_logged_out(&reply) {
             // The server has executed nothing.
-            discard(runtime, &connection);
-            connection = self.connection(runtime, open).await?;
+            self.discard(|other| Arc::ptr_eq(other, &connection));
+            connection = self.connection(open).await?;
             reply = connection.send(command, asking).await;
         }
         if reply.as_ref().is_err_and(RedisError::is_unrecoverable_error) {
-            discard(runtime, &connection);
+            self.discard(|other| Arc::ptr_eq(other, &connection));
         }
         reply.map_err(|error| failure_of(store_error(&error)))
     }
 
-    /// Returns the connection of the current runtime, and why the breaker is open.
-    fn state(&self) -> (RuntimeConnection, Option<Arc<StoreError>>) {
-        let mut state = lock_own(&self.state);
-        let (open, id) = (state.open.clone(), Handle::current().id());
-        if let Some(runtime) = state.runtimes.get(&id) {
-            return (Arc::clone(runtime), open);
-        }
-        // New runtimes are rare, so this also removes the runtimes that have shut down.
-        state.runtimes.retain(|_, runtime| lock(runtime).as_ref().is_some_and(is_valid));
-        (Arc::clone(state.runtimes.entry(id).or_default()), open)
-    }
-
-    /// Returns the connection of a runtime. Connects if there is none, or if the server has closed it or does not reply
-    /// on it. The connection itself records that, because a call that is dropped early records no timeout. While the
-    /// breaker is open, a call uses a connection that replies, and opens none.
+    /// Returns the connection of the current runtime. Connects if there is none, or if the server has closed it or does
+    /// not reply on it. The connection itself records that, because a call that is dropped early records no timeout.
+    /// While the breaker is open, a call uses a connection that replies, and opens none.
     async fn connection(
         self: &Arc<Self>,
-        runtime: &RuntimeConnection,
         open: Option<Arc<StoreError>>,
-    ) -> Result<Connection, Failure> {
-        if let Some(connection) = connection_of(runtime) {
+    ) -> Result<Arc<Connection>, Failure> {
+        if let Some(connection) = self.known_connection() {
             let deadlines = if open.is_some() { 1 } else { SILENCE };
             if connection.is_unresponsive(deadlines * self.deadline) {
                 self.ask_for_probe();
             } else if connection.is_alive().await {
                 return Ok(connection);
             }
-            discard(runtime, &connection);
+            self.discard(|other| Arc::ptr_eq(other, &connection));
         }
         if let Some(cause) = open {
             return Err(Failure::NotExecuted(StoreError::CircuitOpen { cause }));
         }
-        let connected = self.connect(runtime).await;
-        connected.map_err(|error| Failure::NotExecuted(store_error(&error)))
+        self.connect().await.map_err(|error| Failure::NotExecuted(store_error(&error)))
     }
 
-    async fn connect(
-        self: &Arc<Self>,
-        runtime: &RuntimeConnection,
-    ) -> Result<Connection, RedisError> {
+    /// Returns the connection of the current runtime, if there is one.
+    fn known_connection(&self) -> Option<Arc<Connection>> {
+        lock_own(&self.state).attempts.get(&Handle::current().id()).and_then(connection_by)
+    }
+
+    /// Removes broken connections. Returns whether there were any.
+    fn discard(&self, is_broken: impl Fn(&Arc<Connection>) -> bool) -> bool {
+        let attempts = &mut lock_own(&self.state).attempts;
+        let before = attempts.len();
+        attempts.retain(|_, attempt| !connection_by(attempt).is_some_and(|it| is_broken(&it)));
+        attempts.len() < before
+    }
+
+    /// Removes the attempt to connect, or the connection, of the current runtime.
+    fn give_attempt_up(&self) {
+        lock_own(&self.state).attempts.remove(&Handle::current().id());
+    }
+
+    async fn connect(self: &Arc<Self>) -> Result<Arc<Connection>, RedisError> {
         let mut attempt = {
-            let mut last = lock(runtime);
-            match &*last {
-                Some(attempt) if is_valid(attempt) => attempt.clone(),
-                _ => last.insert(self.start_attempt(runtime)).clone(),
-            }
+            let attempts = &mut lock_own(&self.state).attempts;
+            // Attempts are rare, so this also removes those of runtimes that have shut down.
+            attempts.retain(|_, attempt| is_valid(attempt));
+            let start = || self.start_attempt();
+            attempts.entry(Handle::current().id()).or_insert_with(start).clone()
         };
         let result = attempt.wait_for(Option::is_some).await.ok().and_then(|result| result.clone());
         match result {
@@ -225,9 +215,9 @@ impl Node {
     }
 
     /// Starts a task that connects, so the attempt continues if the call that starts it is dropped.
-    fn start_attempt(self: &Arc<Self>, runtime: &RuntimeConnection) -> Attempt {
+    fn start_attempt(self: &Arc<Self>) -> Attempt {
         let (result, attempt) = watch::channel(None);
-        let (node, runtime, own) = (Arc::clone(self), Arc::clone(runtime), attempt.clone());
+        let (node, own) = (Arc::clone(self), attempt.clone());
         tokio::spawn(async move {
             // One timeout limits the lookup and the connection, because all calls wait for this attempt.
             let connected = timeout(3 * CONNECT_TIMEOUT, async {
@@ -239,25 +229,26 @@ impl Node {
             let connected = connected.await.unwrap_or_else(|_| {
                 Err((ErrorKind::Io, "the attempt to connect to Redis timed out").into())
             });
-            let connection = connected.as_ref().ok().cloned();
-            if connection.is_some() {
+            let connected = connected.map(Arc::new);
+            if connected.is_ok() {
                 // A probe may have given this attempt up.
-                *lock(&runtime) = Some(own);
+                lock_own(&node.state).attempts.insert(Handle::current().id(), own);
             }
-            let cause = connected.as_ref().err().map(store_error);
+            let reported = connected.as_ref().map(Arc::clone).map_err(store_error);
             result.send_replace(Some(connected.map_err(|error| (error, RealInstant::now()))));
-            if let Some(connection) = connection {
-                node.report_connection(connection);
-            } else if let Some(cause) = cause.filter(|_| lock_own(&node.state).open.is_some()) {
+            match reported {
+                Ok(connection) => node.report_connection(&connection).await,
                 // A login can be refused after the deadline of the probe.
-                node.open_breaker(&cause);
+                Err(cause) if lock_own(&node.state).open.is_some() => node.open_breaker(&cause),
+                Err(_) => {}
             }
         });
         attempt
     }
 
-    /// Reports a new connection. After the first one, follows the server if it is a primary that can move.
-    fn report_connection(self: &Arc<Self>, connection: Connection) {
+    /// Reports a new connection. After the first one, follows the server if it is a primary that can move, and logs a
+    /// warning if the server may evict keys of the limiter: their counts then start anew.
+    async fn report_connection(self: &Arc<Self>, connection: &Connection) {
         if self.has_connected.swap(true, Ordering::Relaxed) {
             tracing::debug!(node = %self.name, "connected to Redis");
             return;
@@ -266,56 +257,32 @@ impl Node {
             self.background.spawn_resident(self, |node| follow(Arc::downgrade(&node)));
         }
         tracing::info!(node = %self.name, "connected to Redis");
-        let node = Arc::clone(self);
-        tokio::spawn(async move { warn_of_eviction(&node.name, &connection).await });
-    }
-}
-
-/// Logs a warning if the server may evict keys of the limiter: their counts then start anew.
-async fn warn_of_eviction(node: &str, connection: &Connection) {
-    let mut command = redis::cmd("INFO");
-    let info = timeout(CONNECT_TIMEOUT, connection.send(command.arg("memory"), false)).await;
-    // Without the permission for INFO, there is no warning.
-    let Ok(Ok(info)) = info else { return };
-    let Ok(info) = redis::from_redis_value::<String>(info) else { return };
-    let value = |name: &str| info.lines().find_map(|line| line.strip_prefix(name));
-    let (max_memory, policy) = (value("maxmemory:"), value("maxmemory_policy:"));
-    if let (Some(max_memory), Some(policy)) = (max_memory, policy)
-        && max_memory != "0"
-        && policy != "noeviction"
-    {
-        report::may_evict(node, policy);
+        let mut command = redis::cmd("INFO");
+        let info = timeout(CONNECT_TIMEOUT, connection.send(command.arg("memory"), false)).await;
+        // Without the permission for INFO, there is no warning.
+        let Ok(Ok(info)) = info else { return };
+        let Ok(info) = redis::from_redis_value::<InfoDict>(info) else { return };
+        let policy = info.get::<String>("maxmemory_policy").filter(|it| it != "noeviction");
+        if let (Some(1..), Some(policy)) = (info.get::<u64>("maxmemory"), policy) {
+            report::may_evict(&self.name, &policy);
+        }
     }
 }
 
 /// Returns whether an error shows that the server decides no calls, because it is a replica.
 fn is_unfit(error: &StoreError) -> bool {
-    matches!(error, StoreError::Server { code, .. } if ["READONLY", "MASTERDOWN"].contains(&&**code))
+    error.has_code("READONLY MASTERDOWN")
 }
 
 /// The time after a failed attempt to connect in which calls receive its error. The next attempt comes after it.
 const ATTEMPT_PAUSE: Duration = Duration::from_millis(25);
 
 /// An attempt to connect. Receives the result once; an error has the time of the failure.
-type Attempt = watch::Receiver<Option<Result<Connection, (RedisError, RealInstant)>>>;
+type Attempt = watch::Receiver<Option<Result<Arc<Connection>, (RedisError, RealInstant)>>>;
 
-/// The last attempt to connect from one runtime; its result is the connection of the runtime. A task of the runtime
-/// makes it, and all calls without a connection await its result. A call that is not polled delays no other call.
-type RuntimeConnection = Arc<Mutex<Option<Attempt>>>;
-
-fn connection_of(runtime: &RuntimeConnection) -> Option<Connection> {
-    lock(runtime).as_ref().and_then(connection_by)
-}
-
-fn connection_by(attempt: &Attempt) -> Option<Connection> {
+fn connection_by(attempt: &Attempt) -> Option<Arc<Connection>> {
     let result = attempt.borrow();
     result.as_ref().and_then(|result| result.as_ref().ok()).cloned()
-}
-
-/// Removes a broken connection, unless another one has replaced it.
-fn discard(runtime: &RuntimeConnection, broken: &Connection) {
-    let is_broken = |it: &mut Attempt| connection_by(it).is_some_and(|it| it.is_same(broken));
-    let _ = lock(runtime).take_if(is_broken);
 }
 
 /// Returns whether a call awaits this attempt, or receives its result, instead of starting another one.
@@ -335,10 +302,12 @@ impl Node {
     /// Starts to probe the server, unless a job does so. Each call that fails asks, because the job can panic, or fail
     /// to start.
     fn ask_for_probe(self: &Arc<Self>) {
-        let is_probed = mem::replace(&mut lock_own(&self.state).is_probed, true);
-        if !is_probed {
-            let probe = Probe(Arc::downgrade(self));
-            self.background.spawn(async move { probe.run().await });
+        let mut state = lock_own(&self.state);
+        if state.probing.strong_count() == 0 {
+            let held = Arc::new(());
+            state.probing = Arc::downgrade(&held);
+            drop(state);
+            self.background.spawn(probe(Arc::downgrade(self), held));
         }
     }
 
@@ -348,9 +317,7 @@ impl Node {
     fn open_breaker(self: &Arc<Self>, cause: &StoreError) {
         let mut state = lock_own(&self.state);
         if is_unfit(cause) {
-            for runtime in state.runtimes.values() {
-                *lock(runtime) = None;
-            }
+            state.attempts.clear();
         }
         let newest = Arc::new(cause.clone());
         let was_open = state.open.replace(Arc::clone(&newest)).is_some();
@@ -367,19 +334,12 @@ impl Node {
         }
     }
 
-    fn close_breaker(&self) {
-        if lock_own(&self.state).open.take().is_some() {
-            report::breaker(&self.name, None);
-        }
-    }
-
     /// Sends a probe from this runtime. Returns an error if the server does not answer in time, or would not decide. A
     /// connection that was there before may have broken in silence, so the probe is then sent again on a new one.
     async fn answers_probe(self: &Arc<Self>) -> Result<(), StoreError> {
-        let (runtime, _) = self.state();
         loop {
-            let (was_connected, mut is_sent) = (connection_of(&runtime).is_some(), false);
-            let exchange = self.exchange(&runtime, None, &self.probe, false, &mut is_sent);
+            let (was_connected, mut is_sent) = (self.known_connection().is_some(), false);
+            let exchange = self.exchange(None, &self.probe, false, &mut is_sent);
             let failure = match timeout(self.deadline, exchange).await {
                 Ok(Ok(_)) => return Ok(()),
                 Ok(Err(failure)) => failure,
@@ -387,7 +347,7 @@ impl Node {
                     // An attempt goes on, but the next probe does not wait for it: its bytes may be lost. The next
                     // probe uses a new connection that is there now: the login can take most of the deadline.
                     if was_connected || !is_sent {
-                        *lock(&runtime) = None;
+                        self.give_attempt_up();
                     }
                     self.timed_out(is_sent)
                 }
@@ -404,34 +364,25 @@ impl Node {
     }
 }
 
-/// The job that probes a server.
-struct Probe(Weak<Node>);
-
-impl Drop for Probe {
-    fn drop(&mut self) {
-        if let Some(node) = self.0.upgrade() {
-            lock_own(&node.state).is_probed = false;
+/// Sends a probe, and another one after each pause while the breaker is open. Ends with the node. Drops `_held` when it
+/// ends, also by a panic.
+async fn probe(probed: Weak<Node>, _held: Arc<()>) {
+    let mut failures = 0;
+    while let Some(node) = probed.upgrade() {
+        if let Err(cause) = node.answers_probe().await {
+            failures += 1;
+            node.open_breaker(&cause);
+        } else {
+            failures = 0;
+            let was_open = lock_own(&node.state).open.take().is_some();
+            if was_open {
+                report::breaker(&node.name, None);
+            }
         }
-    }
-}
-
-impl Probe {
-    /// Sends a probe, and another one after each pause while the breaker is open. Ends with the node.
-    async fn run(&self) {
-        let mut failures = 0;
-        while let Some(node) = self.0.upgrade() {
-            if let Err(cause) = node.answers_probe().await {
-                failures += 1;
-                node.open_breaker(&cause);
-            } else {
-                failures = 0;
-                node.close_breaker();
-            }
-            drop(node);
-            sleep(pause_after(failures)).await;
-            if self.0.upgrade().is_none_or(|node| lock_own(&node.state).open.is_none()) {
-                return;
-            }
+        drop(node);
+        sleep(pause_after(failures)).await;
+        if probed.upgrade().is_none_or(|node| lock_own(&node.state).open.is_none()) {
+            return;
         }
     }
 }
@@ -441,16 +392,10 @@ async fn follow(node: Weak<Node>) {
     loop {
         let Some(node) = node.upgrade() else { return };
         let ServerLookup::Primary(sentinels) = &node.lookup else { return };
-        if let Ok(primary) = sentinels.primary().await {
-            let is_outdated =
-                |it: &mut Attempt| connection_by(it).is_some_and(|it| *it.address() != primary);
-            let runtimes: Vec<_> = lock_own(&node.state).runtimes.values().cloned().collect();
-            for runtime in runtimes {
-                let outdated = lock(&runtime).take_if(is_outdated);
-                if outdated.is_some() {
-                    tracing::info!(node = %node.name, "the primary has changed");
-                }
-            }
+        if let Ok(primary) = sentinels.primary().await
+            && node.discard(|connection| connection.address != primary)
+        {
+            tracing::info!(node = %node.name, "the primary has changed");
         }
         drop(node);
         sleep(PRIMARY_INTERVAL).await;

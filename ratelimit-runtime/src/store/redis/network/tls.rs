@@ -12,7 +12,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use super::credentials::Certificates;
+use super::credentials::LoginSettings;
 use crate::reply::BuildError;
 
 /// Encrypts connections to the servers of a limiter.
@@ -23,9 +23,9 @@ pub(crate) struct Tls {
 }
 
 impl Tls {
-    pub(crate) fn new(certificates: &Certificates) -> Result<Self, BuildError> {
+    pub(crate) fn new(settings: &LoginSettings) -> Result<Self, BuildError> {
         let mut roots = RootCertStore::empty();
-        match &certificates.root {
+        match &settings.root_certificates {
             Some(pem) => {
                 for root in chain(pem)? {
                     roots.add(root).map_err(invalid)?;
@@ -37,19 +37,16 @@ impl Tls {
             .with_safe_default_protocol_versions()
             .map_err(invalid)?
             .with_root_certificates(roots);
-        let config = match &certificates.client {
+        let config = match &settings.client_certificate {
             Some((certificate, key)) => {
                 let key = PrivateKeyDer::from_pem_slice(key).map_err(invalid)?;
                 config.with_client_auth_cert(chain(certificate)?, key).map_err(invalid)?
             }
             None => config.with_no_client_auth(),
         };
-        let server_name = certificates
-            .server_name
-            .clone()
-            .map(|name| ServerName::try_from(name).map_err(|_| BuildError::InvalidServerName));
-        let connector = TlsConnector::from(Arc::new(config));
-        Ok(Self { connector, server_name: server_name.transpose()? })
+        let server_name = settings.server_name.clone().map(ServerName::try_from).transpose();
+        let server_name = server_name.map_err(|_| BuildError::InvalidServerName)?;
+        Ok(Self { connector: TlsConnector::from(Arc::new(config)), server_name })
     }
 
     pub(crate) async fn encrypt(
@@ -88,8 +85,8 @@ fn provider() -> Result<Arc<CryptoProvider>, BuildError> {
 
 /// Returns the certificates of a PEM file, at least one.
 fn chain(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, BuildError> {
-    let chain: Vec<_> =
-        CertificateDer::pem_slice_iter(pem).collect::<Result<_, _>>().map_err(invalid)?;
+    let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
+    let chain = chain.map_err(invalid)?;
     if chain.is_empty() { Err(invalid("no certificate in the PEM file")) } else { Ok(chain) }
 }
 
@@ -110,11 +107,11 @@ fn invalid(error: impl ToString) -> BuildError {
 mod tests {
     use rustls::crypto::CryptoProvider;
 
-    use super::{Certificates, Tls};
+    use super::{LoginSettings, Tls};
 
     #[test]
     fn installs_no_provider_for_the_process() {
-        let built = Tls::new(&Certificates::default());
+        let built = Tls::new(&LoginSettings::default());
         assert!(CryptoProvider::get_default().is_none(), "the application could install none");
         let is_chosen = cfg!(any(feature = "tls-ring", feature = "tls-aws-lc"));
         assert_eq!(built.err().is_none(), is_chosen);

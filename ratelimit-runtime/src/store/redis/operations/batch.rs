@@ -118,35 +118,33 @@ async fn send_batches(store: Arc<Redis>, node: Option<Arc<Node>>, queue: Arc<Bat
     }
 }
 
-impl BatchEntry {
-    /// Takes the next calls, and makes one entry of equal calls; `None` if no call is pending.
-    fn take(pending: &mut VecDeque<Self>) -> Option<Vec<Self>> {
-        let mut entries: Vec<Self> = Vec::with_capacity(pending.len().min(MAX_ENTRIES));
-        let mut calls = 0;
-        while calls < MAX_CALLS
-            && entries.len() < MAX_ENTRIES
-            && let Some(call) = pending.pop_front()
-        {
-            // A call whose caller has dropped it is not charged.
-            if call.reply_to.iter().all(oneshot::Sender::is_closed) {
-                continue;
-            }
-            calls += 1;
-            // The ids of most calls differ, so they are compared first.
-            let equal = entries.iter_mut().find(|entry| {
-                entry.charge.key_id == call.charge.key_id
-                    && (entry.op, &entry.charge) == (call.op, &call.charge)
-            });
-            match equal {
-                Some(entry) => {
-                    entry.reply_to.extend(call.reply_to);
-                    entry.by = entry.by.max(call.by);
-                }
-                None => entries.push(call),
-            }
+/// Takes the next calls, and makes one entry of equal calls; `None` if no call is pending.
+fn take_entries(pending: &mut VecDeque<BatchEntry>) -> Option<Vec<BatchEntry>> {
+    let mut entries: Vec<BatchEntry> = Vec::with_capacity(pending.len().min(MAX_ENTRIES));
+    let mut calls = 0;
+    while calls < MAX_CALLS
+        && entries.len() < MAX_ENTRIES
+        && let Some(call) = pending.pop_front()
+    {
+        // A call whose caller has dropped it is not charged.
+        if call.reply_to.iter().all(oneshot::Sender::is_closed) {
+            continue;
         }
-        (!entries.is_empty()).then_some(entries)
+        calls += 1;
+        // The ids of most calls differ, so they are compared first.
+        let equal = entries.iter_mut().find(|entry| {
+            entry.charge.key_id == call.charge.key_id
+                && (entry.op, &entry.charge) == (call.op, &call.charge)
+        });
+        match equal {
+            Some(entry) => {
+                entry.reply_to.extend(call.reply_to);
+                entry.by = entry.by.max(call.by);
+            }
+            None => entries.push(call),
+        }
     }
+    (!entries.is_empty()).then_some(entries)
 }
 
 impl Redis {
@@ -157,15 +155,8 @@ impl Redis {
             entries
         } else {
             match self.send_batch(node, &entries).await {
-                Ok(reply) => send_replies(node, entries, &reply),
                 Err(failure) if cluster.is_some_and(|cluster| cluster.refuses(&failure)) => entries,
-                Err(failure) => {
-                    let error = StoreError::from(failure);
-                    for reply_to in entries.into_iter().flat_map(|entry| entry.reply_to) {
-                        let _ = reply_to.send(Err(error.clone()));
-                    }
-                    return;
-                }
+                reply => send_replies(node, entries, &reply),
             }
         };
         let mut each = self.decide_each(elsewhere);
@@ -180,8 +171,9 @@ impl Redis {
         let mut arguments = script::arguments_of_each(
             entries.iter().map(|entry| (&*entry.charge, entry)),
             |out, entry| {
-                let op = script_op(entry.op, entry.charge.cost);
-                script::put_calls(out, op, entry.reply_to.len() as u32);
+                let (_, [cost, birth, _]) = script_op(entry.op, entry.charge.cost);
+                script::put(out, [cost, birth]);
+                out.extend((entry.reply_to.len() as u32).to_be_bytes());
             },
             self.clock.sent(),
         );
@@ -193,8 +185,8 @@ impl Redis {
             (&script::BATCH, names.collect())
         };
         let by = entries.iter().map(|entry| entry.by).max().unwrap_or_else(Instant::now);
-        let call = ScriptCall { script, keys, arguments, is_atomic: true, node };
-        self.exchange(&call, by).await
+        let call = ScriptCall { script, keys, arguments, is_atomic: true, node, by };
+        self.exchange(&call).await
     }
 
     /// Decides entries concurrently, each by a script of its own.
@@ -212,12 +204,17 @@ impl Redis {
 fn send_replies(
     node: Option<&Arc<Node>>,
     entries: Vec<BatchEntry>,
-    reply: &Value,
+    reply: &Result<Value, Failure>,
 ) -> Vec<BatchEntry> {
-    let (mut reply, mut elsewhere) = (BatchReply::new(reply), Vec::new());
+    let reply = reply.as_ref().map_err(Failure::error);
+    let (mut reply, mut elsewhere) = (reply.map(BatchReply::new), Vec::new());
     for entry in entries {
         let BatchEntry { op, charge, reply_to, .. } = &entry;
-        let outcomes = reply.as_mut().and_then(|reply| reply.next(*op, charge, reply_to.len()));
+        let outcomes = match &mut reply {
+            Ok(Some(reply)) => reply.next(*op, charge, reply_to.len()),
+            Ok(None) => None,
+            Err(error) => Some(Err(error.clone())),
+        };
         let outcomes = outcomes.unwrap_or_else(|| Err(unexpected()));
         if node.is_some() && outcomes.as_ref().is_err_and(is_of_another_node) {
             elsewhere.push(entry);
@@ -256,7 +253,7 @@ impl BatchQueues {
     /// Takes calls for a sender. If there are none, the sender has ended.
     fn take(&self, queue: &mut Option<Arc<BatchQueue>>) -> Option<Vec<BatchEntry>> {
         let _queues = lock(&self.0);
-        let taken = BatchEntry::take(&mut lock(queue.as_ref()?));
+        let taken = take_entries(&mut lock(queue.as_ref()?));
         if taken.is_none() {
             *queue = None;
         }

@@ -4,27 +4,27 @@
 //! slot, and rolled back if one rejects. Units in flight are taken first, by one call at a time, because a request
 //! states once what a process holds. They are not rolled back: the process states that it does not hold them.
 
+use std::collections::BTreeMap;
+use std::iter;
 use std::sync::Arc;
-use std::{iter, mem};
 
 use tokio::time::{Instant, timeout_at};
 
 use super::script_call::{ScriptCall, script_op, unexpected};
 use crate::algorithm::{Charged, Op, Outcome, Receipt};
 use crate::one_or_many::OneOrMany;
-use crate::reply::{Source, StoreError};
+use crate::reply::{Answer, Source, StoreError};
 use crate::store::redis::Redis;
-use crate::store::redis::scripts::script::{
-    self, ScriptOp, numbers_of, take, take_outcome, take_receipt,
-};
-use crate::store::{Calls, Charge, EqualCalls, GivenBack, Reply, Stated};
+use crate::store::redis::scripts::script::{self, numbers_of, take, take_outcome, take_receipt};
+use crate::store::{Calls, Charge, EqualCalls, GiveBack, Reply, Stated};
 
 impl Redis {
     /// Decides calls in their order, until one is rejected. If their counts are in several hash slots, decides only the
     /// first call.
     pub(crate) async fn decide(
-        self: &Arc<Self>,
+        &self,
         calls: &Calls,
+        give_back: GiveBack<'_>,
         by: Instant,
     ) -> Result<Reply, StoreError> {
         let mut pairs = calls.charges.windows(2);
@@ -33,8 +33,9 @@ impl Redis {
         }
         let costs = calls.costs_of(0).into_iter().flatten();
         let charges = calls.charges.iter().zip(costs).map(|(charge, cost)| charge.with_cost(*cost));
+        let charges: Vec<_> = charges.collect();
         // Boxed, because it is rare, and large (`benches/all -- redis`).
-        Box::pin(self.decide_by_slots(calls.op, &charges.collect::<Vec<_>>(), by)).await
+        Box::pin(self.decide_by_slots(calls.op, &charges, give_back, by)).await
     }
 
     /// Decides calls whose counts are in one hash slot.
@@ -43,21 +44,19 @@ impl Redis {
         let call = ScriptCall {
             script: &script::ALL,
             keys: charges.iter().map(|charge| &charge.count_name[..]).collect(),
-            arguments: arguments_of(script_op(calls.op, 0), calls, self.clock.sent()),
+            arguments: arguments_of(calls, self.clock.sent()),
             is_atomic: true,
             node: None,
+            by,
         };
-        let reply = self.run(&call, by).await?;
+        let reply = self.run(&call).await?;
         decode(&reply, calls).ok_or_else(unexpected)
     }
 }
 
 /// Returns the arguments of `lua/all.lua`.
-fn arguments_of(
-    (word, [_, birth, _]): ScriptOp,
-    calls: &Calls,
-    clock: Option<u64>,
-) -> Vec<Vec<u8>> {
+fn arguments_of(calls: &Calls, clock: Option<u64>) -> Vec<Vec<u8>> {
+    let (word, [_, birth, _]) = script_op(calls.op, 0);
     let charges = &calls.charges;
     let may_reserve = charges.len() == 1;
     let mut packed = Vec::with_capacity(64);
@@ -101,12 +100,9 @@ fn decode(mut bytes: &[u8], calls: &Calls) -> Option<Reply> {
             let receipt = if has_receipts { Some(take_receipt(&mut bytes)?) } else { None };
             last.push((outcome, slack, receipt));
         }
-        if count == 0 {
-            reply.outcomes.extend(last.iter().map(|(outcome, ..)| *outcome));
-            continue;
-        }
-        let index = (reply.outcomes.len() / charges.len()).checked_add(count - 1)?;
-        let costs = calls.costs_of(index)?;
+        // A part of 0 calls is the reply to a rejected call, or to a peek.
+        let count = count.max(1);
+        let costs = calls.costs_of(reply.outcomes.len() / charges.len() + count - 1)?;
         for later in (0..count as u64).rev() {
             for (((outcome, slack, receipt), charge), cost) in last.iter().zip(charges).zip(costs) {
                 let units = later * cost;
@@ -154,9 +150,10 @@ impl Redis {
     /// call takes units in between, gives the charges back. Until then, other calls can be rejected because of these
     /// charges.
     async fn decide_by_slots(
-        self: &Arc<Self>,
+        &self,
         op: Op,
         charges: &[Arc<Charge>],
+        give_back: GiveBack<'_>,
         by: Instant,
     ) -> Result<Reply, StoreError> {
         let slots = self.slots_of(charges);
@@ -169,7 +166,7 @@ impl Redis {
         }
         let mut is_admitted = replies.iter().all(|(outcome, ..)| outcome.is_allowed());
         if is_admitted && op != Op::Peek {
-            let mut rollback = Rollback { store: Arc::clone(self), charged: Vec::new() };
+            let mut rollback = Rollback { give_back, charged: Vec::new() };
             for slot in &slots {
                 let decided = self.decide_slot(op, charges, slot, &mut replies, by).await;
                 is_admitted = matches!(decided, Ok(true));
@@ -210,15 +207,11 @@ impl Redis {
     /// Returns the hash slots of charges, each as the indexes of its charges. Those of units in flight come first, in
     /// the same order in all processes: otherwise, two processes could wait for each other.
     fn slots_of(&self, charges: &[Arc<Charge>]) -> Vec<Vec<usize>> {
-        let mut slots: Vec<Vec<usize>> = Vec::new();
+        let mut slots: BTreeMap<u16, Vec<usize>> = BTreeMap::new();
         for (index, charge) in charges.iter().enumerate() {
-            let is_same =
-                |slot: &&mut Vec<usize>| self.slot(&charges[slot[0]]) == self.slot(charge);
-            match slots.iter_mut().find(is_same) {
-                Some(slot) => slot.push(index),
-                None => slots.push(vec![index]),
-            }
+            slots.entry(self.slot(charge)).or_default().push(index);
         }
+        let mut slots: Vec<_> = slots.into_values().collect();
         slots.sort_by_key(|slot| {
             let in_flight = slot.iter().filter(|index| charges[**index].statement.is_some());
             let first = in_flight.map(|index| charges[*index].count_name.clone()).min();
@@ -241,8 +234,7 @@ impl Redis {
         let receipts = reply.receipts.iter().copied().chain(iter::repeat(Receipt::default()));
         let mut statements = reply.statements.iter().copied();
         for ((index, outcome), receipt) in slot.iter().zip(&reply.outcomes).zip(receipts) {
-            let is_stated = op == Op::ACQUIRE && charges[*index].statement.is_some();
-            let stated = if is_stated { statements.next().flatten() } else { None };
+            let stated = charges[*index].statement.and_then(|_| statements.next().flatten());
             replies[*index] = (*outcome, receipt, stated);
         }
         Ok(reply.is_allowed())
@@ -250,22 +242,20 @@ impl Redis {
 }
 
 /// The charges of a call that is not admitted yet. Gives them back on drop.
-struct Rollback {
-    store: Arc<Redis>,
+struct Rollback<'a> {
+    give_back: GiveBack<'a>,
     charged: Vec<(Arc<Charge>, Charged)>,
 }
 
-impl Rollback {
-    /// Gives the charges back, also if the deadline of the call has passed or the caller drops it. The receivers
-    /// complete once they are given back.
-    fn start(&mut self) -> Vec<GivenBack> {
-        let Some(give_back) = self.store.on_rollback.get() else { return Vec::new() };
-        let charged = mem::take(&mut self.charged).into_iter();
-        charged.map(|(charge, charged)| give_back(charge, charged)).collect()
+impl Rollback<'_> {
+    /// Gives the charges back, also if the deadline of the call has passed or the caller drops it.
+    fn start(&mut self) -> Vec<Answer<Outcome>> {
+        let charged = self.charged.drain(..);
+        charged.map(|(charge, charged)| (self.give_back)(charge, charged)).collect()
     }
 }
 
-impl Drop for Rollback {
+impl Drop for Rollback<'_> {
     fn drop(&mut self) {
         self.start();
     }

@@ -59,13 +59,9 @@ impl Redis {
         }
         let stated = |charge| CorrectedCharge::by(Arc::clone(charge), Correction::default());
         let results = self.correct(&charges.iter().map(stated).collect::<Vec<_>>()).await;
-        let decoded = |result: Result<Outcome, Failure>| match result {
-            // The receipt is in place of the remaining units and of the wait.
-            Ok(Outcome { remaining: birth, retry_us: place, .. }) => {
-                Ok(Stated::new(Receipt { birth, place }, 0))
-            }
-            Err(failure) => Err(failure.into()),
-        };
+        // The receipt is in place of the remaining units and of the wait.
+        let receipt_in = |it: Outcome| Receipt { birth: it.remaining, place: it.retry_us };
+        let decoded = |result: Result<_, Failure>| Ok(Stated::new(receipt_in(result?), 0));
         results.into_iter().map(decoded).collect()
     }
 
@@ -82,8 +78,9 @@ impl Redis {
             arguments: script::arguments_of_each(entries, put_correction, self.clock.sent()),
             is_atomic: charges.len() == 1,
             node: None,
+            by,
         };
-        let reply = self.exchange(&call, by).await?;
+        let reply = self.exchange(&call).await?;
         let results = decode_results(&reply, &call.keys);
         results.ok_or_else(|| Failure::Replied(unexpected()))
     }
@@ -93,8 +90,7 @@ impl Redis {
 /// may not use it.
 fn is_of_one_key(error: &Failure) -> bool {
     let Failure::NotExecuted(error) = error else { return false };
-    matches!(error, StoreError::Server { code, .. } if ["TRYAGAIN", "NOPERM"].contains(&&**code))
-        || is_of_another_node(error)
+    error.has_code("TRYAGAIN NOPERM") || is_of_another_node(error)
 }
 
 /// Decodes the list that `lua/each.lua` returns; `None` if it is malformed.

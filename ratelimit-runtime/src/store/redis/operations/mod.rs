@@ -4,6 +4,5 @@
 pub(crate) mod batch;
 pub(crate) mod calls;
 pub(crate) mod correct;
-#[cfg(feature = "rules")]
 pub(crate) mod rules;
 pub(crate) mod script_call;

@@ -13,16 +13,9 @@ use redis::{Cmd, FromRedisValue, Value};
 use super::script_call::unexpected;
 use crate::reply::StoreError;
 use crate::store::redis::network::failure::about;
-use crate::store::redis::scripts::program::compose;
+use crate::store::redis::scripts::program::several;
 use crate::store::redis::{Redis, Topology};
 use crate::store::{MAX_ANNOUNCEMENT, MAX_PROCESS_ID, ScanPosition, StoredRules};
-
-const READ: &str = include_str!("../../../../lua/read_rules.lua");
-const REPLACE: &str = include_str!("../../../../lua/rules.lua");
-const CHANGES: &str = include_str!("../../../../lua/changes.lua");
-const ANNOUNCE: &str = include_str!("../../../../lua/announce.lua");
-const PROCESSES: &str = include_str!("../../../../lua/processes.lua");
-const ANNOUNCED: &str = include_str!("../../../../lua/announced.lua");
 
 /// The most bytes of rules, as of a file.
 const MAX_RULES: usize = 16 << 20;
@@ -54,7 +47,7 @@ impl Redis {
     pub(crate) async fn read_rules(&self, known: &str) -> Result<Option<StoredRules>, StoreError> {
         let key = self.rules_key("");
         let read = async |command| {
-            let mut eval = call(command, READ, &[&key]);
+            let mut eval = call(command, "read_rules", &[&key]);
             eval.arg(known).arg(MAX_VERSION).arg(MAX_RULES);
             self.send_for_rules(&eval, &key).await
         };
@@ -91,7 +84,7 @@ impl Redis {
         }
         let (key, changes) = (self.rules_key(""), self.rules_key(":changes"));
         let now = self.clock.sent().map_or_else(String::new, |now| now.to_string());
-        let mut eval = call("EVAL", REPLACE, &[&key, &changes]);
+        let mut eval = call("EVAL", "rules", &[&key, &changes]);
         eval.arg(replaces).arg(version).arg(rules).arg(change).arg(now);
         decode(self.send_for_rules(&eval, &key).await?)
     }
@@ -99,7 +92,7 @@ impl Redis {
     /// Returns the last changes of the rules, the newest first: each its time in microseconds, and its text.
     pub(crate) async fn rule_changes(&self, most: usize) -> Result<Vec<(u64, String)>, StoreError> {
         let key = self.rules_key(":changes");
-        let mut eval = call("EVAL", CHANGES, &[&key]);
+        let mut eval = call("EVAL", "changes", &[&key]);
         eval.arg(most.min(MOST_CHANGES)).arg(MAX_CHANGE).arg(MAX_CHANGES);
         let entries = texts(self.send_for_rules(&eval, &key).await?)?;
         let entries = entries.iter().filter_map(|entry| {
@@ -112,7 +105,7 @@ impl Redis {
     /// Announces this process for half a minute.
     pub(crate) async fn announce(&self, process: &str, text: &str) -> Result<(), StoreError> {
         let (key, processes) = (self.process_key(process), self.rules_key(":processes"));
-        let mut eval = call("EVAL", ANNOUNCE, &[&key, &processes]);
+        let mut eval = call("EVAL", "announce", &[&key, &processes]);
         eval.arg(process).arg(text).arg(ANNOUNCED_MS);
         let now = self.clock.sent().map(|now| (now / 1_000).to_string());
         eval.arg(now.unwrap_or_default());
@@ -122,7 +115,7 @@ impl Redis {
     /// Returns the ids of the processes that announce something.
     pub(crate) async fn processes(&self) -> Result<Vec<String>, StoreError> {
         let key = self.rules_key(":processes");
-        let mut eval = call("EVAL", PROCESSES, &[&key]);
+        let mut eval = call("EVAL", "processes", &[&key]);
         eval.arg(MOST_PROCESSES).arg(MAX_PROCESS_ID);
         texts(self.send_for_rules(&eval, &key).await?)
     }
@@ -134,7 +127,7 @@ impl Redis {
     ) -> Result<Vec<String>, StoreError> {
         let keys: Vec<_> = processes.iter().map(|process| self.process_key(process)).collect();
         let Some(first) = keys.first() else { return Ok(Vec::new()) };
-        let mut eval = call("EVAL", ANNOUNCED, &keys.iter().collect::<Vec<_>>());
+        let mut eval = call("EVAL", "announced", &keys.iter().collect::<Vec<_>>());
         eval.arg(MAX_ANNOUNCEMENT);
         texts(self.send_for_rules(&eval, first).await?)
     }
@@ -190,9 +183,9 @@ impl Redis {
     }
 }
 
-/// Begins the call of a script. The server receives the script without its comments.
+/// Begins the call of a script of `lua/` by its name. The server receives the script without its comments.
 fn call(command: &str, script: &str, keys: &[&String]) -> Cmd {
-    redis::cmd(command).arg(compose(script)).arg(keys.len()).arg(keys).take()
+    redis::cmd(command).arg(several(script)).arg(keys.len()).arg(keys).take()
 }
 
 fn decode<T: FromRedisValue>(reply: Value) -> Result<T, StoreError> {
@@ -207,13 +200,9 @@ fn texts(reply: Value) -> Result<Vec<String>, StoreError> {
 
 /// Returns the pattern of the names that begin with `start`.
 fn pattern(start: &[u8]) -> Vec<u8> {
-    let mut pattern = Vec::with_capacity(start.len() + 1);
-    for byte in start {
-        if b"*?[]\\^".contains(byte) {
-            pattern.push(b'\\');
-        }
-        pattern.push(*byte);
-    }
-    pattern.push(b'*');
-    pattern
+    let escaped = start.iter().flat_map(|byte| {
+        let escape = b"*?[]\\^".contains(byte).then_some(b'\\');
+        escape.into_iter().chain([*byte])
+    });
+    escaped.chain([b'*']).collect()
 }

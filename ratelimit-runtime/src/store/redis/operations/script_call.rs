@@ -26,6 +26,7 @@ pub(crate) struct ScriptCall<'a> {
     pub(crate) is_atomic: bool,
     /// The node of the keys, if the script does not declare them.
     pub(crate) node: Option<&'a Arc<Node>>,
+    pub(crate) by: Instant,
 }
 
 impl Redis {
@@ -42,47 +43,37 @@ impl Redis {
             keys: vec![&charge.count_name],
             is_atomic: true,
             node: None,
+            by,
         };
-        decode_acquired(&self.run(&call, by).await?).ok_or_else(unexpected)
+        decode_acquired(&self.run(&call).await?).ok_or_else(unexpected)
     }
 
     /// Runs a script whose reply is one string, or the error of one of its keys.
-    pub(crate) async fn run(
-        &self,
-        call: &ScriptCall<'_>,
-        by: Instant,
-    ) -> Result<Vec<u8>, StoreError> {
-        match self.exchange(call, by).await? {
+    pub(crate) async fn run(&self, call: &ScriptCall<'_>) -> Result<Vec<u8>, StoreError> {
+        match self.exchange(call).await? {
             Value::BulkString(reply) => Ok(reply),
             reply => Err(error_of_key(&reply, &call.keys).unwrap_or_else(unexpected)),
         }
     }
 
     /// Runs a script once. If the server does not know the script, sends its text.
-    pub(crate) async fn exchange(
-        &self,
-        call: &ScriptCall<'_>,
-        by: Instant,
-    ) -> Result<Value, Failure> {
-        let ScriptCall { script, keys, arguments, is_atomic, node } = call;
+    pub(crate) async fn exchange(&self, call: &ScriptCall<'_>) -> Result<Value, Failure> {
+        let ScriptCall { script, keys, arguments, is_atomic, node, by } = call;
         let key = keys.first().copied().unwrap_or_default();
         // Boxed, so that a call of a batch keeps no room for a request of its own (`benches/all -- redis`).
         let send = |command: Cmd| {
             Box::pin(async move {
                 match node {
-                    Some(node) => node.send(&command, false, by).await,
-                    None => self.send(&command, key, *is_atomic, by).await,
+                    Some(node) => node.send(&command, false, *by).await,
+                    None => self.send(&command, key, *is_atomic, *by).await,
                 }
             })
         };
-        let reply = send(script.call(true, keys, arguments)).await;
-        let reply = match &reply {
+        let mut reply = send(script.call(true, keys, arguments)).await;
+        if reply.as_ref().is_err_and(|failure| failure.error().has_code("NOSCRIPT")) {
             // The server has not executed anything, so the next attempt is the only charge.
-            Err(Failure::Replied(StoreError::Server { code, .. })) if &**code == "NOSCRIPT" => {
-                send(script.call(false, keys, arguments)).await
-            }
-            _ => reply,
-        };
+            reply = send(script.call(false, keys, arguments)).await;
+        }
         reply.map_err(|failure| match failure {
             Failure::Replied(error) => Failure::Replied(about(error, keys)),
             failure => failure,

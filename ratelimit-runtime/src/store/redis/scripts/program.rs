@@ -40,7 +40,7 @@ impl Form {
     }
 }
 
-/// Returns a script of several limits by the name of its main file.
+/// Returns a script of several limits, or of none, by the name of its main file.
 pub(crate) fn several(name: &str) -> String {
     compose(&format!("--@include {name}"))
 }
@@ -84,37 +84,31 @@ const fn form(name: &'static str, function: &'static str, arguments: &'static [A
     Form { name, function, arguments }
 }
 
-/// What a process tells a function of `lua/`: the terms of a limit, what it states of calls in flight, and the
-/// boundaries of the calendar around the time of the call.
-struct Told<'a> {
-    terms: &'a Terms,
-    stated: Statement,
-    boundaries: [u64; 4],
-}
+/// A number that a function of `lua/` takes: its name there, and its value for the terms of a limit, what this process
+/// states of calls in flight, and the boundaries of the calendar around the time of the call. It has 7 bytes, in two's
+/// complement.
+type Argument = (&'static str, fn(&Terms, &Statement, &[u64; 4]) -> u64);
 
-/// A number that a function of `lua/` takes: its name there, and its value. It has 7 bytes, in two's complement.
-type Argument = (&'static str, fn(&Told<'_>) -> u64);
-
-const THRESHOLD: Argument = ("threshold", |told| told.terms.threshold);
-const PERIOD: Argument = ("period", |told| told.terms.period_us());
-const SHIFT: Argument = ("shift", |told| told.terms.shift_us().unwrap_or(u64::MAX));
-const BURST: Argument = ("burst", |told| told.terms.capacity + told.terms.lease_reserve);
-const TOKEN: Argument = ("token", |told| told.terms.rate.token);
-const DRAIN: Argument = ("drain", |told| told.terms.rate.drain);
-const TERM: Argument = ("term", |told| told.terms.lease_us());
-const RESERVE: Argument = ("reserve", |told| told.terms.lease_reserve);
-const GRAIN: Argument = ("grain", |told| told.terms.scale.grain);
-const SPAN: Argument = ("span", |told| told.terms.scale.span);
-const HOLD: Argument = ("hold", |told| told.stated.hold_us);
-const PROCESS: Argument = ("process", |told| told.stated.process);
-const SEQ: Argument = ("seq", |told| told.stated.seq);
-const UNITS: Argument = ("units", |told| told.stated.units);
-const EPOCH: Argument = ("epoch", |told| told.stated.epoch);
-const WAITED: Argument = ("waited", |told| told.stated.waited_us);
-const FIRST: Argument = ("first", |told| told.boundaries[0]);
-const SECOND: Argument = ("second", |told| told.boundaries[1]);
-const THIRD: Argument = ("third", |told| told.boundaries[2]);
-const LAST: Argument = ("last", |told| told.boundaries[3]);
+const THRESHOLD: Argument = ("threshold", |terms, _, _| terms.threshold);
+const PERIOD: Argument = ("period", |terms, _, _| terms.period_us());
+const SHIFT: Argument = ("shift", |terms, _, _| terms.shift_us().unwrap_or(u64::MAX));
+const BURST: Argument = ("burst", |terms, _, _| terms.capacity + terms.lease_reserve);
+const TOKEN: Argument = ("token", |terms, _, _| terms.rate.token);
+const DRAIN: Argument = ("drain", |terms, _, _| terms.rate.drain);
+const TERM: Argument = ("term", |terms, _, _| terms.lease_us());
+const RESERVE: Argument = ("reserve", |terms, _, _| terms.lease_reserve);
+const GRAIN: Argument = ("grain", |terms, _, _| terms.scale.grain);
+const SPAN: Argument = ("span", |terms, _, _| terms.scale.span);
+const HOLD: Argument = ("hold", |_, stated, _| stated.hold_us);
+const PROCESS: Argument = ("process", |_, stated, _| stated.process);
+const SEQ: Argument = ("seq", |_, stated, _| stated.seq);
+const UNITS: Argument = ("units", |_, stated, _| stated.units);
+const EPOCH: Argument = ("epoch", |_, stated, _| stated.epoch);
+const WAITED: Argument = ("waited", |_, stated, _| stated.waited_us);
+const FIRST: Argument = ("first", |_, _, boundaries| boundaries[0]);
+const SECOND: Argument = ("second", |_, _, boundaries| boundaries[1]);
+const THIRD: Argument = ("third", |_, _, boundaries| boundaries[2]);
+const LAST: Argument = ("last", |_, _, boundaries| boundaries[3]);
 
 impl Form {
     /// Returns the index of the form of a limit in [`FORMS`].
@@ -139,9 +133,8 @@ impl Form {
         } else {
             [0; 4]
         };
-        let told = Told { terms, stated, boundaries };
         for (_, value) in self.arguments {
-            out.extend(&value(&told).to_be_bytes()[1..]);
+            out.extend(&value(terms, &stated, &boundaries).to_be_bytes()[1..]);
         }
     }
 
@@ -159,31 +152,16 @@ fn wall() -> u64 {
 
 /// Lists files of `lua/` by their names.
 macro_rules! files {
-    ($($name:literal),* $(,)?) => {
+    ($($name:literal)*) => {
         &[$(($name, include_str!(concat!("../../../../lua/", $name, ".lua")))),*]
     };
 }
 
 /// The name and the text of each file.
-const FILES: &[(&str, &str)] = files![
-    "all",
-    "answer",
-    "batch",
-    "bucket",
-    "by_hand",
-    "correct",
-    "each",
-    "fixed",
-    "least_levels",
-    "one",
-    "prelude",
-    "several",
-    "sliding",
-    "sliding_counter",
-    "slots",
-    "usual",
-    "write_state",
-];
+const FILES: &[(&str, &str)] = files! {
+    "all" "announce" "announced" "answer" "batch" "bucket" "by_hand" "changes" "correct" "each" "fixed" "least_levels"
+    "one" "prelude" "processes" "read_rules" "rules" "several" "sliding" "sliding_counter" "slots" "usual" "write_state"
+};
 
 /// Returns the text of a file; empty if there is none.
 pub(crate) fn text_of(name: &str) -> &'static str {
@@ -192,32 +170,25 @@ pub(crate) fn text_of(name: &str) -> &'static str {
 
 /// Composes a script: follows the directives of a text, and leaves comments out.
 pub(crate) fn compose(text: &str) -> String {
-    let mut script = Composition::default();
-    script.add(text);
-    script.text
+    let (mut script, mut included) = (String::new(), HashSet::new());
+    add(&mut script, &mut included, text);
+    script
 }
 
-#[derive(Default)]
-struct Composition {
-    included: HashSet<String>,
-    text: String,
-}
-
-impl Composition {
-    fn add(&mut self, text: &str) {
-        for line in text.lines() {
-            let code = line.trim_start();
-            if let Some(names) = code.strip_prefix("--@include ") {
-                for name in names.split(", ") {
-                    if self.included.insert(name.to_owned()) {
-                        self.add(text_of(name));
-                    }
+/// Adds a text to a script, which has the files `included`.
+fn add(script: &mut String, included: &mut HashSet<String>, text: &str) {
+    for line in text.lines() {
+        let code = line.trim_start();
+        if let Some(names) = code.strip_prefix("--@include ") {
+            for name in names.split(", ") {
+                if included.insert(name.to_owned()) {
+                    add(script, included, text_of(name));
                 }
-            } else if let Some(name) = code.strip_prefix("--@inline ") {
-                self.add(body_of(name));
-            } else if !code.is_empty() && !code.starts_with("--") {
-                self.text.extend([line, "\n"]);
             }
+        } else if let Some(name) = code.strip_prefix("--@inline ") {
+            add(script, included, body_of(name));
+        } else if !code.is_empty() && !code.starts_with("--") {
+            script.extend([line, "\n"]);
         }
     }
 }
@@ -354,10 +325,6 @@ mod compose_tests {
 
     use super::*;
 
-    /// Files that are scripts by themselves.
-    const RULES: [&str; 6] =
-        ["announce", "announced", "changes", "processes", "read_rules", "rules"];
-
     #[test]
     fn every_file_is_in_the_list() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("lua");
@@ -365,7 +332,6 @@ mod compose_tests {
         let mut names: Vec<_> = entries
             .map(|entry| entry.expect("an entry").path())
             .map(|path| path.file_stem().expect("a name").to_string_lossy().into_owned())
-            .filter(|name| !RULES.contains(&&**name))
             .collect();
         names.sort();
         assert_eq!(names, FILES.iter().map(|(name, _)| *name).collect::<Vec<_>>());

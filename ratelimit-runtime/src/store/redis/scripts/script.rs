@@ -61,11 +61,6 @@ pub(crate) fn probe(key: &[u8], clock: Option<u64>) -> Cmd {
     redis::cmd("EVAL").arg(format!("{time}{WRITE}")).arg(1).arg(key).take()
 }
 
-/// Returns a command that succeeds if a node of a cluster runs scripts. It needs no hash slot.
-pub(crate) fn probe_of_node() -> Cmd {
-    redis::cmd("EVAL").arg("return 1").arg(0).take()
-}
-
 /// An operation, as scripts receive it: its name, its cost, its birth and its operand. `lua/prelude.lua` explains them.
 pub(crate) type ScriptOp = (&'static str, [u64; 3]);
 
@@ -135,12 +130,6 @@ pub(crate) fn arguments_of_several<'a>(
     };
     let packed = clock.map_or_else(Vec::new, packed_clock);
     [calls, packed].into_iter().chain(limits.into_iter().map(packed_limit)).collect()
-}
-
-/// Appends an entry of `lua/batch.lua` after its limit: `count` equal calls.
-pub(crate) fn put_calls(out: &mut Vec<u8>, (_, [cost, birth, _]): ScriptOp, count: u32) {
-    put(out, [cost, birth]);
-    out.extend(count.to_be_bytes());
 }
 
 /// The times that unblock and reset a key, in an entry of `lua/correct.lua`: no key is blocked for as long.
@@ -218,7 +207,7 @@ pub(crate) const LEASED: u64 = MOST;
 /// Returns the outcome of an admitted call after which `units` more units were charged at the same time. `last` is
 /// the outcome of the last of these charges, and `slack` is from its reply.
 pub(crate) fn outcome_before(last: Outcome, terms: &Terms, units: u64, slack: u64) -> Outcome {
-    let sooner = if terms.is_bucket() && slack != LEASED {
+    let sooner = if units > 0 && terms.is_bucket() && slack != LEASED {
         // The level was lower by these units, and `last.reset_us` was rounded up by the slack.
         (slack + units * terms.rate.token) / terms.rate.drain
     } else {
