@@ -4,13 +4,12 @@ mod steady;
 
 use std::future::{pending, poll_fn};
 use std::pin::pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;
 use std::time::{Duration, SystemTime};
 
 use tokio::runtime::Handle;
-use tokio::sync::Notify;
+use tokio::sync::watch;
 
 use self::steady::steady;
 
@@ -35,6 +34,7 @@ pub enum Clock {
 
 impl Clock {
     /// Returns the time to send to a store that has its own clock; `None` if the store uses its own.
+    #[inline]
     pub(crate) fn sent(&self) -> Option<u64> {
         match self {
             Self::Store => None,
@@ -73,19 +73,20 @@ impl Clock {
             Self::Store | Self::Client => {
                 tokio::time::sleep(Duration::from_micros(at.saturating_sub(self.steady()))).await;
             }
-            Self::Virtual(clock) => clock.reaches(at).await,
+            // The sender lives, because this clock has it.
+            Self::Virtual(clock) => drop(clock.0.subscribe().wait_for(|now| *now >= at).await),
         }
     }
 
     /// Completes once a virtual clock has moved since this call.
     pub(crate) fn moved(&self) -> impl Future<Output = ()> + '_ {
-        let moved = match self {
+        let times = match self {
             Self::Store | Self::Client => None,
-            Self::Virtual(clock) => Some(clock.0.moved.notified()),
+            Self::Virtual(clock) => Some(clock.0.subscribe()),
         };
         async {
-            match moved {
-                Some(moved) => moved.await,
+            match times {
+                Some(mut times) => drop(times.changed().await),
                 None => pending().await,
             }
         }
@@ -97,17 +98,13 @@ impl Clock {
 
     /// Returns whether a task can sleep by this clock here: timers need a runtime, a virtual clock does not.
     pub(crate) fn can_sleep(&self) -> bool {
-        matches!(self, Self::Virtual(_)) || Handle::try_current().is_ok()
+        self.is_virtual() || Handle::try_current().is_ok()
     }
 
     /// Returns the time for the embedded store.
     #[inline]
     pub(crate) fn local(&self) -> u64 {
-        match self {
-            Self::Store => steady(),
-            Self::Client => wall(),
-            Self::Virtual(clock) => clock.now_us(),
-        }
+        self.sent().unwrap_or_else(steady)
     }
 }
 
@@ -140,13 +137,7 @@ impl Clock {
 /// # }
 /// ```
 #[derive(Clone, Debug)]
-pub struct VirtualClock(Arc<VirtualTime>);
-
-#[derive(Debug)]
-struct VirtualTime {
-    now: AtomicU64,
-    moved: Notify,
-}
+pub struct VirtualClock(watch::Sender<u64>);
 
 impl VirtualClock {
     /// Creates a clock at the present time, rounded down to a second.
@@ -158,8 +149,7 @@ impl VirtualClock {
     /// Creates a clock at `since_epoch` after 1970-01-01 00:00 UTC.
     #[must_use]
     pub fn at(since_epoch: Duration) -> Self {
-        let now = AtomicU64::new(micros(since_epoch));
-        Self(Arc::new(VirtualTime { now, moved: Notify::new() }))
+        Self(watch::Sender::new(micros(since_epoch)))
     }
 
     /// Moves the clock forward and wakes the calls that wait for the new time.
@@ -169,8 +159,7 @@ impl VirtualClock {
 
     /// Sets the clock. The new time can be earlier than the present time of the clock.
     pub fn set(&self, since_epoch: Duration) {
-        self.0.now.store(micros(since_epoch), Ordering::SeqCst);
-        self.0.moved.notify_waiters();
+        self.0.send_replace(micros(since_epoch));
     }
 
     /// Returns the time since 1970-01-01 00:00 UTC.
@@ -180,17 +169,7 @@ impl VirtualClock {
     }
 
     fn now_us(&self) -> u64 {
-        self.0.now.load(Ordering::SeqCst)
-    }
-
-    async fn reaches(&self, at: u64) {
-        loop {
-            let moved = self.0.moved.notified();
-            if self.now_us() >= at {
-                return;
-            }
-            moved.await;
-        }
+        *self.0.borrow()
     }
 }
 

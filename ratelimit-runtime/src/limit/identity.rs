@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use super::{Algorithm, Align, Calendar, Limit, LimitError, Scope};
-use crate::text::duration::parse_period;
+use crate::text::duration::{CALENDAR, DAY_US, parse_period};
 
 /// Name, algorithm, period, align and scope. Calls that agree on these and on the key share a count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -45,12 +45,8 @@ const fn hash(identity: &Identity) -> u128 {
         None => 0,
         Some(align) => align.bits(),
     };
-    let calendar = match identity.period.calendar {
-        None => 0,
-        Some(unit) => unit as u128 + 1,
-    };
+    // The calendar needs no bits: its units have the lengths of no other period with an align.
     let head = (identity.scope as u128) << 96
-        | calendar << 94
         | align << 72
         | (identity.period.micros() as u128) << 8
         | identity.algorithm as u128;
@@ -147,25 +143,19 @@ fn keep(name: &str, names: &Mutex<NameTable>) -> Result<Name, LimitError> {
     Ok(kept)
 }
 
-const DAY_US: u64 = 86_400_000_000;
-
 /// The length of a window, or the time in which a bucket refills its threshold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Period {
     /// Of a unit of the calendar, its longest length.
     micros: u64,
-    calendar: Option<Calendar>,
+    pub(crate) calendar: Option<Calendar>,
 }
 
 impl Period {
     pub(super) const SECOND: Self = Self { micros: 1_000_000, calendar: None };
 
     pub(super) const fn of(unit: Calendar) -> Self {
-        Self { micros: unit.longest_us(), calendar: Some(unit) }
-    }
-
-    pub(crate) const fn calendar(self) -> Option<Calendar> {
-        self.calendar
+        Self { micros: CALENDAR[unit as usize].1, calendar: Some(unit) }
     }
 
     pub(crate) const fn new(period: Duration) -> Result<Self, LimitError> {

@@ -45,7 +45,6 @@ impl Limit {
     /// # Panics
     ///
     /// On values that [`try_in_flight`](Self::try_in_flight) rejects; in a `const` that is a compile error.
-    #[must_use]
     #[track_caller]
     pub const fn in_flight(name: &'static str, in_flight: u64) -> Self {
         super::valid(Self::try_in_flight(name, in_flight))
@@ -106,7 +105,6 @@ impl Limit {
     /// # Panics
     ///
     /// On values that `try_hold` rejects; in a `const` that is a compile error.
-    #[must_use]
     #[track_caller]
     pub const fn hold(self, hold: Duration) -> Self {
         super::valid(self.try_hold(hold))

@@ -109,7 +109,6 @@ impl Limit {
     /// # Panics
     ///
     /// On values that `try_lease` rejects; in a `const` that is a compile error.
-    #[must_use]
     #[track_caller]
     pub const fn lease(self, units: u64) -> Self {
         super::valid(self.try_lease(units))
@@ -127,7 +126,6 @@ impl Limit {
     /// # Panics
     ///
     /// On values that `try_auto_lease` rejects; in a `const` that is a compile error.
-    #[must_use]
     #[track_caller]
     pub const fn auto_lease(self) -> Self {
         super::valid(self.try_auto_lease())
@@ -135,15 +133,16 @@ impl Limit {
 
     /// Returns this limit with a lease, as far as it fits.
     pub(super) fn with_lease(self, lease: Lease) -> Self {
-        let leased = match lease {
-            Lease::UpTo(units) => self.try_lease(units.min(self.terms.lease_capacity())),
+        match lease {
+            Lease::UpTo(units) => {
+                self.try_lease(units.min(self.terms.lease_capacity())).unwrap_or(self)
+            }
             // It leases nothing where one percent is less than a unit, and counts in the same windows.
             Lease::Auto if self.terms.period_us() >= MIN_PERIOD_US && !self.is_in_flight() => {
-                return Self { policy: Policy { lease, ..self.policy }, ..self };
+                Self { policy: Policy { lease, ..self.policy }, ..self }
             }
-            Lease::None | Lease::Auto => return self,
-        };
-        leased.unwrap_or(self)
+            Lease::None | Lease::Auto => self,
+        }
     }
 
     /// Returns this limit under the terms of its leases, for tests. Its quota has the longer period.

@@ -65,6 +65,7 @@ use crate::printing::error_of_text;
 /// const NEVER: Limit = Limit::sliding("never", 0, Duration::from_secs(60));
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[must_use]
 pub struct Limit {
     terms: Terms,
     policy: Policy,
@@ -77,7 +78,6 @@ impl Limit {
     /// # Panics
     ///
     /// On values that [`Limit::new`] rejects; in a `const` that is a compile error.
-    #[must_use]
     #[track_caller]
     pub const fn sliding(name: &'static str, threshold: u64, period: Duration) -> Self {
         valid(Self::new(name, Algorithm::Sliding, threshold, period))
@@ -89,7 +89,6 @@ impl Limit {
     /// # Panics
     ///
     /// On values that [`Limit::new`] rejects; in a `const` that is a compile error.
-    #[must_use]
     #[track_caller]
     pub const fn fixed(name: &'static str, threshold: u64, period: Duration) -> Self {
         valid(Self::new(name, Algorithm::Fixed, threshold, period))
@@ -138,7 +137,6 @@ impl Limit {
     /// # Panics
     ///
     /// On an empty name, and on a period that [`Limit::new`] rejects; in a `const` that is a compile error.
-    #[must_use]
     #[track_caller]
     pub const fn once(name: &'static str, within: Duration) -> Self {
         let mut limit = Self::fixed(name, 1, within).hidden(true);
@@ -160,7 +158,6 @@ impl Limit {
     /// # Panics
     ///
     /// On values that [`Limit::new`] rejects; in a `const` that is a compile error.
-    #[must_use]
     #[track_caller]
     pub const fn calendar(name: &'static str, threshold: u64, unit: Calendar) -> Self {
         valid(Self::try_calendar(name, threshold, unit))
@@ -194,7 +191,6 @@ impl Limit {
     /// # Panics
     ///
     /// On values that [`Limit::new`] rejects; in a `const` that is a compile error.
-    #[must_use]
     #[track_caller]
     pub const fn sliding_counter(name: &'static str, threshold: u64, period: Duration) -> Self {
         valid(Self::new(name, Algorithm::SlidingCounter, threshold, period))
@@ -213,7 +209,6 @@ impl Limit {
     /// # Panics
     ///
     /// On values that [`Limit::new`] rejects; in a `const` that is a compile error.
-    #[must_use]
     #[track_caller]
     pub const fn token_bucket(name: &'static str, threshold: u64, period: Duration) -> Self {
         valid(Self::new(name, Algorithm::TokenBucket, threshold, period))
@@ -225,7 +220,6 @@ impl Limit {
     /// # Panics
     ///
     /// On values that [`Limit::new`] rejects; in a `const` that is a compile error.
-    #[must_use]
     #[track_caller]
     pub const fn leaky_bucket(name: &'static str, threshold: u64, period: Duration) -> Self {
         valid(Self::new(name, Algorithm::LeakyBucket, threshold, period))
@@ -283,17 +277,15 @@ impl Limit {
         if burst == 0 {
             return Err(LimitError("`burst` must be at least 1: 0 would reject every call"));
         }
-        match Terms::new(self.terms.identity, self.terms.threshold, burst) {
-            Ok(terms) => {
-                self.terms = terms;
-                self.policy.has_burst = true;
-                match self.policy.lease {
-                    Lease::None => Ok(self),
-                    Lease::UpTo(units) => self.try_lease(units),
-                    Lease::Auto => self.try_auto_lease(),
-                }
-            }
-            Err(invalid) => Err(invalid),
+        self.terms = match Terms::new(self.terms.identity, self.terms.threshold, burst) {
+            Ok(terms) => terms,
+            Err(invalid) => return Err(invalid),
+        };
+        self.policy.has_burst = true;
+        match self.policy.lease {
+            Lease::None => Ok(self),
+            Lease::UpTo(units) => self.try_lease(units),
+            Lease::Auto => self.try_auto_lease(),
         }
     }
 
@@ -327,7 +319,6 @@ impl Limit {
     /// # Panics
     ///
     /// On values that [`try_burst`](Self::try_burst) rejects; in a `const` that is a compile error.
-    #[must_use]
     #[track_caller]
     pub const fn burst(self, burst: u64) -> Self {
         valid(self.try_burst(burst))
@@ -339,7 +330,6 @@ impl Limit {
     /// # Panics
     ///
     /// On values that [`try_align`](Self::try_align) rejects; in a `const` that is a compile error.
-    #[must_use]
     #[track_caller]
     pub const fn align(self, align: Align) -> Self {
         valid(self.try_align(align))
@@ -456,7 +446,7 @@ impl Limit {
     /// Returns the unit of the calendar, if windows have one.
     #[must_use]
     pub const fn get_calendar(&self) -> Option<Calendar> {
-        self.terms.identity.period.calendar()
+        self.terms.identity.period.calendar
     }
 
     /// Returns where windows start, if an [align](Self::align) is set.

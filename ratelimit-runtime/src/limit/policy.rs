@@ -79,7 +79,6 @@ impl Limit {
     }
 
     /// Sets which processes share the count; [`Scope::Global`] unless set.
-    #[must_use]
     pub const fn scope(mut self, scope: Scope) -> Self {
         self.policy.scope = scope;
         // A count of the process and a count of the fleet are different counts.
@@ -89,7 +88,6 @@ impl Limit {
 
     /// Sets what happens to a call when Redis cannot decide; the limiter's
     /// [default](crate::Builder::on_error) unless set.
-    #[must_use]
     pub const fn on_error(mut self, on_error: OnError) -> Self {
         self.policy.on_error = Some(on_error);
         self
@@ -98,7 +96,6 @@ impl Limit {
     /// With `true`, admits every call. Use it to try a limit out. The limiter decides, counts and reports calls as
     /// usual, but [`check`](crate::RateLimiter::check) returns `Ok` even if the [`Decision`](crate::Decision) is not
     /// `allowed`.
-    #[must_use]
     pub const fn shadow(mut self, shadow: bool) -> Self {
         self.policy.shadow = shadow;
         self
@@ -110,7 +107,6 @@ impl Limit {
     ///
     /// Use it for a limit that tells clients about others, such as one of all requests together, or about how abuse is
     /// found out.
-    #[must_use]
     pub const fn hidden(mut self, hidden: bool) -> Self {
         self.policy.hidden = hidden;
         self
@@ -152,7 +148,6 @@ impl Limit {
     /// # Panics
     ///
     /// On values that `try_notify_at` rejects; in a `const` that is a compile error.
-    #[must_use]
     #[track_caller]
     pub const fn notify_at(self, percent: u8) -> Self {
         super::valid(self.try_notify_at(percent))
@@ -168,7 +163,6 @@ impl Limit {
     ///
     /// On Redis, a tokio runtime must have time enabled; in one process, a call waits in any executor. To wait in a
     /// stream, see `stream`: there, a limit without `wait` waits as long as it takes.
-    #[must_use]
     pub const fn wait(mut self, wait: Duration) -> Self {
         self.policy.wait = Some(wait);
         self
@@ -184,30 +178,18 @@ impl Policy {
     /// Writes what a [`Limit`] shows of its policy, each setting after a comma.
     pub(super) fn write(self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { scope, on_error, shadow, wait, lease, hold, hidden, notify_at, once, .. } = self;
-        if scope != Scope::Global {
-            write!(f, ", {scope:?}")?;
-        }
-        if let Some(on_error) = on_error {
-            write!(f, ", on_error {on_error:?}")?;
-        }
-        if let Some(wait) = wait {
-            write!(f, ", wait {wait:?}")?;
-        }
-        if lease != Lease::None {
-            write!(f, ", lease {lease:?}")?;
-        }
-        if let Some(hold) = hold {
-            write!(f, ", hold {hold:?}")?;
-        }
-        if let Some(percent) = notify_at {
-            write!(f, ", notify_at {percent}")?;
-        }
-        for (is_set, word) in [(shadow, "shadow"), (hidden, "hidden"), (once, "once")] {
-            if is_set {
-                write!(f, ", {word}")?;
-            }
-        }
-        Ok(())
+        let settings = [
+            (scope != Scope::Global).then(|| format!("{scope:?}")),
+            on_error.map(|on_error| format!("on_error {on_error:?}")),
+            wait.map(|wait| format!("wait {wait:?}")),
+            (lease != Lease::None).then(|| format!("lease {lease:?}")),
+            hold.map(|hold| format!("hold {hold:?}")),
+            notify_at.map(|percent| format!("notify_at {percent}")),
+            shadow.then(|| "shadow".to_owned()),
+            hidden.then(|| "hidden".to_owned()),
+            once.then(|| "once".to_owned()),
+        ];
+        settings.into_iter().flatten().try_for_each(|setting| write!(f, ", {setting}"))
     }
 }
 
@@ -257,9 +239,7 @@ impl Limit {
     pub(crate) const fn access(&self) -> Access {
         if self.policy.blocked { Access::Blocked } else { Access::Limited }
     }
-}
 
-impl Limit {
     /// The limit of a call without limits.
     pub(crate) const NONE: Self = {
         let mut limit = Self::sliding("none", 1, Duration::from_secs(1));

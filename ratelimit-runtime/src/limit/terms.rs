@@ -186,15 +186,12 @@ impl Terms {
 
     /// Returns the time from a calendar boundary to the next multiple of the period since the epoch, in
     /// microseconds; `None` for windows that start with their first call, or that have several lengths.
-    pub(crate) const fn shift_us(&self) -> Option<u64> {
-        match self.align() {
-            None => None,
-            Some(align) => self.identity.period.shift_us(align),
-        }
+    pub(crate) fn shift_us(&self) -> Option<u64> {
+        self.identity.period.shift_us(self.align()?)
     }
 
     /// Returns whether the windows are of the calendar, and have several lengths.
-    pub(crate) const fn has_calendar_windows(&self) -> bool {
+    pub(crate) fn has_calendar_windows(&self) -> bool {
         self.align().is_some() && self.shift_us().is_none()
     }
 

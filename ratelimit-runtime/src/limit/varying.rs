@@ -48,10 +48,7 @@ impl Limit {
         let capacity = self.algorithm().default_capacity(threshold);
         let terms = Terms::new(self.terms.identity, threshold, capacity)?;
         let limit = Self { terms: Terms { windows: self.terms.windows, ..terms }, policy };
-        match burst {
-            Some(burst) => limit.try_burst(burst),
-            None => Ok(limit),
-        }
+        burst.map_or(Ok(limit), |burst| limit.try_burst(burst))
     }
 
     /// Returns this limit with windows that begin where `align` says, for windows that depend on the caller: the zone
@@ -80,8 +77,8 @@ impl Limit {
     ///
     /// As for [`try_align`](Self::try_align).
     pub fn with_align(&self, align: Align) -> Result<Self, LimitError> {
-        self.try_align(align)?;
-        Ok(Self { terms: Terms { windows: Some(align), ..self.terms }, ..*self })
+        let terms = Terms { windows: Some(align), ..self.terms };
+        self.try_align(align).map(|_| Self { terms, ..*self })
     }
 
     /// Returns this limit with computed amounts, and with a lease as far as it fits. Amounts that do not fit are an
