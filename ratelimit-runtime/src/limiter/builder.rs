@@ -8,16 +8,17 @@ use super::RateLimiter;
 #[cfg(feature = "rules")]
 use super::rules::{RuleFeed, Rules};
 use crate::backend::{Backend, BackendSettings};
+use crate::check::Checker;
 use crate::clock::Clock;
 use crate::key::KeySecret;
+use crate::lease::Leases;
 use crate::limit::OnError;
 use crate::local::Local;
 use crate::reply::BuildError;
-#[cfg(feature = "actix")]
-use crate::reply::Source;
 use crate::report::{self, LogSecret, RejectedCall, ReportSettings};
 #[cfg(feature = "redis")]
 use crate::store::redis::{CredentialsProvider, LoginSettings, Provider, Redis};
+use crate::waiting::Waiting;
 
 /// The longest deadline. A longer one is shortened to this.
 const MAX_DEADLINE: Duration = Duration::from_secs(86_400);
@@ -41,7 +42,7 @@ const MAX_DEADLINE: Duration = Duration::from_secs(86_400);
 pub struct Builder {
     pub(super) redis: Option<String>,
     #[cfg(feature = "redis")]
-    login: LoginSettings,
+    pub(super) login: LoginSettings,
     max_pending: usize,
     pub(super) key_prefix: String,
     pub(super) max_keys: usize,
@@ -298,10 +299,12 @@ impl Builder {
     /// read or has a mistake.
     #[cfg_attr(feature = "actix", track_caller)]
     pub fn build(self) -> Result<RateLimiter, BuildError> {
-        #[cfg(feature = "redis")]
-        let is_alone = self.redis.is_none() && self.sets_redis();
+        let default = Self::default();
+        let sets_redis = self.key_prefix != default.key_prefix
+            || self.settings.deadline != default.settings.deadline
+            || self.max_pending != default.max_pending;
+        let is_alone = cfg!(feature = "redis") && self.redis.is_none() && sets_redis;
         let limiter = self.build_unreported()?;
-        #[cfg(feature = "redis")]
         if is_alone && std::env::var_os("RATELIMIT_REDIS_URL").is_some_and(|url| !url.is_empty()) {
             tracing::warn!(
                 "this rate limiter counts in this process, with settings for Redis: a builder does not read \
@@ -309,20 +312,11 @@ impl Builder {
             );
         }
         #[cfg(feature = "actix")]
-        if limiter.source() == Source::Embedded {
+        if limiter.checker.backend.shared.is_none() {
             super::workers::check(std::panic::Location::caller());
         }
         report::describe();
         Ok(limiter)
-    }
-
-    /// Returns whether there are settings that only Redis uses.
-    #[cfg(feature = "redis")]
-    fn sets_redis(&self) -> bool {
-        let default = Self::default();
-        self.key_prefix != default.key_prefix
-            || self.settings.deadline != default.settings.deadline
-            || self.max_pending != default.max_pending
     }
 
     /// Builds the limiter, and calls neither the recorder of metrics nor a subscriber of events.
@@ -336,26 +330,24 @@ impl Builder {
         if self.max_pending == 0 {
             return Err(BuildError::ZeroPending);
         }
-        self.settings.key_secret = match self.key_secret.as_deref() {
-            None => KeySecret::random(),
-            Some(secret) if secret.len() < KeySecret::FEWEST => {
+        if let Some(secret) = self.key_secret.as_deref() {
+            if secret.len() < KeySecret::FEWEST {
                 return Err(BuildError::ShortKeySecret);
             }
-            Some(secret) => KeySecret::new(secret),
-        };
+            self.settings.key_secret = KeySecret::new(secret);
+        }
         // With a longer deadline, the end of a request could exceed the range of `Instant`.
         let deadline = self.settings.deadline.min(MAX_DEADLINE);
         self.settings.deadline = deadline;
         let background = Arc::default();
+        #[cfg(not(feature = "redis"))]
+        let shared = None;
+        #[cfg(feature = "redis")]
         let shared = match &self.redis {
-            #[cfg(feature = "redis")]
             None if self.login.provider.is_some() => {
                 return Err(BuildError::CredentialsWithoutRedis);
             }
             None => None,
-            #[cfg(not(feature = "redis"))]
-            Some(_) => return Err(BuildError::RedisDisabled),
-            #[cfg(feature = "redis")]
             Some(url) => Some(Redis::new(
                 url,
                 &self.login,
@@ -368,15 +360,28 @@ impl Builder {
         };
         let local = Local::new(self.max_keys, self.clock);
         let backend = Backend::new(local, shared, background, self.settings);
-        let limiter = RateLimiter::of_backend(backend, self.max_waiting);
-        #[cfg(feature = "rules")]
-        let limiter = {
-            let start = |rules| RuleFeed::start(rules, &limiter.checker);
-            let feed = self.rules.map(start).transpose()?;
-            RateLimiter { feed, ..limiter }
-        };
-        Ok(limiter)
+        let checker = checker_of(backend, self.max_waiting);
+        Ok(RateLimiter {
+            #[cfg(feature = "rules")]
+            feed: self.rules.map(|rules| RuleFeed::start(rules, &checker)).transpose()?,
+            checker,
+        })
     }
+}
+
+fn checker_of(backend: Backend, max_waiting: usize) -> Checker {
+    let backend = Arc::new(backend);
+    let leases = Leases::new(&backend);
+    let holder = Arc::downgrade(&leases);
+    let listener = move |key_id| {
+        if let Some(leases) = holder.upgrade() {
+            leases.give_back(key_id);
+        }
+    };
+    let _ = backend.notices.on_block.set(Box::new(listener));
+    let rules = Arc::default();
+    let waiting = Waiting::new(&backend, &rules, max_waiting);
+    Checker { backend, leases, waiting, rules }
 }
 
 impl Default for Builder {

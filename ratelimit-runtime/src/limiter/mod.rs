@@ -22,8 +22,6 @@ pub(crate) use self::global::with_current;
 pub use self::global::{SetGlobalError, current, in_scope, set_global};
 pub use self::operator::Operator;
 #[cfg(feature = "rules")]
-use self::rules::RuleFeed;
-#[cfg(feature = "rules")]
 pub use self::rules::{
     AnnouncedLimit, AnnouncedProcess, KeysCursor, KeysPage, RuleChange, Rules, SharedRules,
 };
@@ -32,13 +30,9 @@ use crate::algorithm::{BlockChange, MOST};
 use crate::backend::Backend;
 use crate::check::{Acquire, AcquireAll, Check, Checker, Part};
 use crate::key::{Key, KeySecret};
-use crate::lease::Leases;
 use crate::limit::Limit;
-#[cfg(doc)]
-use crate::limit::OnError;
 use crate::reply::{Answer, Decision, Mistake, Rejection, Source};
 use crate::rules::{RuleSet, RuleSetError, RulesInForce};
-use crate::waiting::Waiting;
 
 /// A timer.
 pub(crate) type Pause = std::pin::Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -83,7 +77,7 @@ pub(crate) type Pause = std::pin::Pin<Box<dyn Future<Output = ()> + Send>>;
 pub struct RateLimiter {
     checker: Checker,
     #[cfg(feature = "rules")]
-    feed: Option<Arc<RuleFeed>>,
+    feed: Option<Arc<rules::RuleFeed>>,
 }
 
 impl RateLimiter {
@@ -98,26 +92,6 @@ impl RateLimiter {
     /// Returns a builder: it sets the store of a limiter, and how the limiter uses it.
     pub fn builder() -> Builder {
         Builder::default()
-    }
-
-    /// Not named `new`: for `RateLimiter::new()`, rustc then lists the constructors that callers can use.
-    fn of_backend(backend: Backend, max_waiting: usize) -> Self {
-        let backend = Arc::new(backend);
-        let leases = Leases::new(&backend);
-        let holder = Arc::downgrade(&leases);
-        let listener = move |key_id| {
-            if let Some(leases) = holder.upgrade() {
-                leases.give_back(key_id);
-            }
-        };
-        let _ = backend.notices.on_block.set(Box::new(listener));
-        let rules = Arc::default();
-        let waiting = Waiting::new(&backend, &rules, max_waiting);
-        Self {
-            checker: Checker { backend, leases, waiting, rules },
-            #[cfg(feature = "rules")]
-            feed: None,
-        }
     }
 
     /// Returns where this limiter decides: [`Source::Redis`], or [`Source::Embedded`] if no Redis is configured.
@@ -155,7 +129,7 @@ impl RateLimiter {
     /// [`Rejection::Limited`] when the limit is reached, [`Rejection::Blocked`] while the key is
     /// [blocked](Self::block), [`Rejection::CostExceedsCapacity`] when `cost` is
     /// more than the limit can ever admit at once, [`Rejection::Unavailable`] when Redis cannot decide
-    /// and [`OnError`] is `Deny`, [`Rejection::Mistake`] when the program has a mistake.
+    /// and [`OnError`](crate::OnError) is `Deny`, [`Rejection::Mistake`] when the program has a mistake.
     #[inline]
     pub fn check(&self, limit: &Limit, key: impl Key, cost: u64) -> Check {
         self.checker.check(Part::of(limit, &key, cost))
@@ -214,7 +188,7 @@ impl RateLimiter {
     /// If several limits reject the call, the [`Rejection`] names the limit with the longest wait. If all limits
     /// admit the call, the decision reports the limit with the fewest remaining units. A limit that occurs twice
     /// with one key is charged once, with the sum of the costs. The limits must have the same
-    /// [`Scope`](crate::Scope), [`OnError`], `shadow` and `wait`.
+    /// [`Scope`](crate::Scope), [`OnError`](crate::OnError), `shadow` and `wait`.
     ///
     /// ```
     /// use std::time::Duration;
