@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering::Relaxed;
 ///
 /// `Relaxed` suffices: a task sets the flag before the value, and a runtime that moves the task to another
 /// thread makes its earlier writes visible there.
+#[derive(Default)]
 pub(crate) struct StickyFlag(AtomicBool);
 
 impl StickyFlag {

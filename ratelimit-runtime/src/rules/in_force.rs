@@ -5,7 +5,6 @@ use std::sync::{Arc, PoisonError};
 
 use once_cell::sync::OnceCell;
 
-use super::set::LimitName;
 use super::{RuleSet, RuleTable};
 use crate::key::OwnedKey;
 use crate::limit::{Limit, bit_of_name};
@@ -24,10 +23,9 @@ pub(crate) struct RulesInForce {
 
 impl RulesInForce {
     /// Returns whether rules can exist for one of these limits.
-    pub(crate) fn may_apply_to_any<'a>(&self, limits: impl Iterator<Item = &'a Limit>) -> bool {
+    pub(crate) fn may_apply_to_any<'a>(&self, mut limits: impl Iterator<Item = &'a Limit>) -> bool {
         // Loaded once, so that the limits of a call are not compared with two sets.
         let names = self.names.load(Ordering::Relaxed);
-        let mut limits = limits;
         limits.any(|limit| has_name(names, limit))
     }
 
@@ -44,7 +42,7 @@ impl RulesInForce {
 
     /// Replaces the rules. `fingerprint` returns the fingerprint of a key.
     pub(crate) fn replace(&self, set: RuleSet, fingerprint: impl Fn(&OwnedKey) -> u128) {
-        let names = set.limits.keys().flat_map(|name| [&name.name, &name.written]);
+        let names = set.limits.iter().flat_map(|(name, rules)| [&name.name, &rules.written]);
         let names = names.fold(0, |bits, name| bits | 1 << bit_of_name(name));
         let table = RuleTable::new(set, fingerprint);
         let mut current = self.table.write().unwrap_or_else(PoisonError::into_inner);
@@ -70,13 +68,8 @@ impl RulesInForce {
         self.table.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Returns the rules in force if some can exist for a limit.
-    pub(crate) fn table_of(&self, limit: &Limit) -> Option<Arc<RuleTable>> {
-        if self.may_apply(limit) { self.table() } else { None }
-    }
-
-    /// Returns the names, with their periods if the rules have them, for which no call has asked.
-    pub(crate) fn unasked(&self) -> Vec<LimitName> {
+    /// Returns the rules of limits for which no call has asked.
+    pub(crate) fn unasked(&self) -> RuleSet {
         self.table().map(|table| table.unasked()).unwrap_or_default()
     }
 }
@@ -113,7 +106,7 @@ mod tests {
             assert_eq!(found.limit.threshold(), 1);
         }
         let unasked = rules.unasked();
-        let unasked: Vec<_> = unasked.iter().map(|name| &name.written[..]).collect();
+        let unasked: Vec<_> = unasked.iter().map(|(name, ..)| name).collect();
         assert_eq!(unasked, ["period/1h", "unseen"]);
     }
 }

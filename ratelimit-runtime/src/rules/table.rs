@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use once_cell::sync::OnceCell;
 
-use super::set::LimitName;
 use super::set::LimitRules;
 use super::{Rule, RuleSet};
 use crate::key::{KeyId, OwnedKey};
@@ -35,6 +34,7 @@ pub(crate) struct RuleTable {
 }
 
 /// The rules of a limit.
+#[derive(Default)]
 struct CountRules {
     rule: Rule,
     by_key: HashMap<u128, Rule>,
@@ -52,14 +52,15 @@ impl RuleTable {
     /// Creates the table of a set of rules. `fingerprint` returns the fingerprint of a key.
     pub(super) fn new(set: RuleSet, fingerprint: impl Fn(&OwnedKey) -> u128) -> Self {
         let mut by_name = BTreeMap::<_, BTreeMap<_, _>>::new();
-        for (name, rules) in &set.limits {
-            let rules = Arc::new(CountRules::new(rules, &fingerprint));
+        for (name, LimitRules { written, rule, keys }) in &set.limits {
+            let by_key = keys.iter().map(|(key, rule)| (fingerprint(key), *rule)).collect();
+            let rules = Arc::new(CountRules { rule: *rule, by_key, ..CountRules::default() });
             if name.period.is_some() {
                 let named = by_name.entry(name.name.clone()).or_default();
                 named.insert(name.period, Arc::clone(&rules));
             }
             // A name that ends like a period is also tried as it is written.
-            by_name.entry(name.written.clone()).or_default().insert(None, rules);
+            by_name.entry(written.clone()).or_default().insert(None, rules);
         }
         Self { set, by_name }
     }
@@ -76,13 +77,14 @@ impl RuleTable {
         (!is_empty).then_some(rule)
     }
 
-    /// Returns the names, with their periods if the rules have them, for which no call has asked.
-    pub(super) fn unasked(&self) -> Vec<LimitName> {
-        let was_asked = |name: &&LimitName| {
+    /// Returns the rules of limits for which no call has asked.
+    pub(super) fn unasked(&self) -> RuleSet {
+        let mut set = self.set.clone();
+        set.limits.retain(|name, _| {
             let rules = self.by_name.get(&name.name).and_then(|rules| rules.get(&name.period));
-            rules.is_none_or(|rules| rules.was_asked.is_set())
-        };
-        self.set.limits.keys().filter(|name| !was_asked(name)).cloned().collect()
+            rules.is_some_and(|rules| !rules.was_asked.is_set())
+        });
+        set
     }
 
     /// Returns the rules of a limit.
@@ -100,18 +102,6 @@ impl RuleTable {
 }
 
 impl CountRules {
-    fn new(rules: &LimitRules, fingerprint: &impl Fn(&OwnedKey) -> u128) -> Self {
-        let LimitRules { rule, keys } = rules;
-        Self {
-            rule: *rule,
-            by_key: keys.iter().map(|(key, rule)| (fingerprint(key), *rule)).collect(),
-            was_asked: StickyFlag::new(),
-            has_misfit: StickyFlag::new(),
-            first_period: OnceCell::new(),
-            has_periods: StickyFlag::new(),
-        }
-    }
-
     /// Warns once if the amounts of rules without a period are in force for limits of several periods.
     fn compare_periods(&self, name: &str, period: Period) {
         let first = *self.first_period.get_or_init(|| period);

@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 use std::mem;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use serde_json::Value;
 use tokio::sync::{Notify, watch};
 use tokio::time::timeout;
 
-use super::file::{FileReader, RulesFile};
+use super::file::{self, RulesFile};
 use super::fleet::{MOST_REJECTED, announcement, process_id, read_announcements};
 use crate::backend::Backend;
 use crate::check::Checker;
@@ -20,7 +20,7 @@ use crate::limiter::replace_rules;
 use crate::registry;
 use crate::reply::{BuildError, StoreError};
 use crate::report;
-use crate::rules::{LimitName, RuleSet, RuleSetError, RulesInForce};
+use crate::rules::{RuleSet, RuleSetError, RulesInForce};
 use crate::store::{SharedStore, StoredRules};
 use crate::text::closest::closest;
 
@@ -79,8 +79,6 @@ pub(crate) struct RuleFeed {
 #[derive(Default)]
 struct FeedProgress {
     looks: u32,
-    file: Option<RulesFile>,
-    files: FileReader,
     /// When the rules in force are to be compared with the limits; `None` once they were.
     report_at: Option<Instant>,
     /// The version that was read last from Redis. Rules with a mistake are not in force.
@@ -119,29 +117,35 @@ impl RuleFeed {
         if path.is_none() && backend.shared.is_none() {
             return Err(BuildError::RulesWithoutRedis);
         }
-        let opened = path.clone().map(RulesFile::open).transpose();
-        let opened = opened
-            .map_err(|error| BuildError::InvalidRules { message: error.to_string().into() })?;
-        let file = opened.map(|(file, set)| {
+        let mut applied = String::new();
+        if let Some(path) = &path {
+            let invalid = |error: RuleSetError| error.to_string().into();
+            let opened = file::open(path);
+            let (set, text) =
+                opened.map_err(|error| BuildError::InvalidRules { message: invalid(error) })?;
             replace_rules(rules, backend, set);
-            file
-        });
+            applied = text;
+        }
         let (rules, backend) = (Arc::clone(rules), Arc::clone(backend));
         let (first_read, wanted) = (watch::Sender::new(None), Arc::default());
         let feed = Arc::new(Self { path, rules, backend, first_read, wanted });
         let background = &feed.backend.background;
-        background
-            .spawn_resident(&feed, move |feed| Self::follow(Arc::downgrade(&feed), file.clone()));
+        background.spawn_resident(&feed, move |feed| {
+            let file = feed.path.clone().map(|path| RulesFile::new(path, applied.clone()));
+            Self::follow(Arc::downgrade(&feed), file)
+        });
         Ok(feed)
     }
 
     /// Looks for new rules until the limiter is dropped.
-    async fn follow(feed: Weak<Self>, file: Option<RulesFile>) {
+    async fn follow(feed: Weak<Self>, mut file: Option<RulesFile>) {
         let report_at = Some(Instant::now() + UNSEEN_FOR);
-        let mut progress = FeedProgress { file, report_at, ..FeedProgress::default() };
+        let mut progress = FeedProgress { report_at, ..FeedProgress::default() };
         while let Some(feed) = feed.upgrade() {
-            let pause = if let Some(path) = &feed.path {
-                feed.look_into_file(path, &mut progress).await;
+            let pause = if let Some(file) = &mut file {
+                if let Some(set) = file.look().await {
+                    feed.replace(set, &mut progress.report_at);
+                }
                 FILE_EVERY
             } else {
                 feed.look_into_redis(&mut progress).await;
@@ -186,14 +190,6 @@ impl RuleFeed {
         match timeout(deadline, read.changed()).await {
             Ok(Ok(())) => read.borrow().clone().unwrap_or(late),
             _ => late,
-        }
-    }
-
-    async fn look_into_file(&self, path: &Path, progress: &mut FeedProgress) {
-        let FeedProgress { file: Some(file), files, report_at, .. } = progress else { return };
-        let text = files.read(path.to_owned()).await;
-        if let Some(set) = file.change(text) {
-            self.replace(set, report_at);
         }
     }
 
@@ -278,15 +274,15 @@ const UNSEEN_FOR: Duration = Duration::from_secs(60);
 const MOST_NAMES: usize = 10_000;
 
 /// Reports rules, each with the nearest of these names. `finding` says that no limit has the name of the rule.
-fn report_unseen(rules: Vec<LimitName>, names: &HashSet<String>, finding: &str) {
-    for rule in rules {
-        let nearest = closest(&rule.name, names.iter().map(String::as_str));
-        tracing::warn!(rule = rule.written, nearest, "{finding} the name of this rule");
+fn report_unseen(unasked: RuleSet, names: &HashSet<String>, finding: &str) {
+    for (limit, rules) in unasked.limits {
+        let nearest = closest(&limit.name, names.iter().map(String::as_str));
+        tracing::warn!(rule = rules.written, nearest, "{finding} the name of this rule");
     }
 }
 
 /// Reports the rules that no process of the fleet has a limit for. The first process to ask reads the announcements.
-async fn report_of_fleet(mut unasked: Vec<LimitName>, version: &str, store: &SharedStore) {
+async fn report_of_fleet(mut unasked: RuleSet, version: &str, store: &SharedStore) {
     if !matches!(store.claim_report(version, &process_id()).await, Ok(true)) {
         return;
     }
@@ -299,7 +295,10 @@ async fn report_of_fleet(mut unasked: Vec<LimitName>, version: &str, store: &Sha
             let [name, period] = ["name", "period"].map(|field| announced["limit"][field].as_str());
             let Some(name) = name else { continue };
             let period = period.and_then(Period::parse);
-            unasked.retain(|rule| !rule.is_of(name, period));
+            // Calls in flight have no period.
+            unasked.limits.retain(|limit, rules| {
+                rules.written != name && (&*limit.name, limit.period) != (name, period)
+            });
             if names.len() < MOST_NAMES {
                 names.insert(name.to_owned());
             }
