@@ -160,8 +160,6 @@ mod registry;
 mod reply;
 mod report;
 mod rules;
-
-mod sticky;
 mod store;
 #[cfg(feature = "stream")]
 pub mod stream;

@@ -66,8 +66,7 @@ impl Clock {
         }
     }
 
-    /// Completes once [`steady`](Self::steady) is `at` or later. Needs a runtime, unless the clock is virtual: the
-    /// caller first checks [`can_sleep`](Self::can_sleep).
+    /// Completes once [`steady`](Self::steady) is `at` or later. Needs a runtime, unless the clock is virtual.
     pub(crate) async fn sleep_until_steady(&self, at: u64) {
         match self {
             Self::Store | Self::Client => {
@@ -94,11 +93,6 @@ impl Clock {
 
     pub(crate) fn is_virtual(&self) -> bool {
         matches!(self, Self::Virtual(_))
-    }
-
-    /// Returns whether a task can sleep by this clock here: timers need a runtime, a virtual clock does not.
-    pub(crate) fn can_sleep(&self) -> bool {
-        self.is_virtual() || Handle::try_current().is_ok()
     }
 
     /// Returns the time for the embedded store.

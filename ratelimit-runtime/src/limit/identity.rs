@@ -77,7 +77,7 @@ static ANNOUNCED: Mutex<NameTable> = Mutex::new(NameTable::new());
 static TRIALS: Mutex<NameTable> = Mutex::new(NameTable::new());
 
 /// The end of the name of a trial.
-const OF_TRIAL: &str = ":trial";
+pub(super) const OF_TRIAL: &str = ":trial";
 
 /// The most bytes of an announced name.
 const MAX_ANNOUNCED: usize = 1_000;
@@ -120,11 +120,6 @@ pub(crate) fn announced_name(name: &str) -> Result<Name, LimitError> {
 /// Returns the name of the trials of a limit.
 pub(super) fn name_of_trial(name: Name) -> Result<Name, LimitError> {
     keep(&format!("{name}{OF_TRIAL}"), &TRIALS)
-}
-
-/// Returns whether this is the name of a trial.
-pub(super) fn is_of_trial(name: Name) -> bool {
-    name.ends_with(OF_TRIAL)
 }
 
 fn keep(name: &str, names: &Mutex<NameTable>) -> Result<Name, LimitError> {

@@ -120,20 +120,17 @@ impl Limit {
     }
 }
 
+/// Makes the name of a limit, which the process keeps.
+type MakeName = fn(&str) -> Result<Name, LimitError>;
+
 impl LimitFields {
-    fn limit(
-        self,
-        make_name: fn(&str) -> Result<Name, LimitError>,
-    ) -> Result<Limit, ParseLimitError> {
+    fn limit(self, make_name: MakeName) -> Result<Limit, ParseLimitError> {
         self.read(make_name).map_err(|error| {
             ParseLimitError::new(format_args!("the limit `{}`: {error}", self.name))
         })
     }
 
-    fn read(
-        &self,
-        make_name: fn(&str) -> Result<Name, LimitError>,
-    ) -> Result<Limit, Box<dyn Error>> {
+    fn read(&self, make_name: MakeName) -> Result<Limit, Box<dyn Error>> {
         let Self { name, limit: text, threshold, period, burst, in_flight, algo, .. } = self;
         let has_neither = burst.is_none() && algo.is_none();
         let mut limit = match (text, threshold, period, in_flight) {

@@ -164,7 +164,7 @@ impl Terms {
         let threshold = threshold.clamp(1, most);
         let filled = u128::from(LimitError::MAX_US) * u128::from(threshold);
         let burst = filled / u128::from(identity.period.micros());
-        let burst = u64::try_from(burst).unwrap_or(u64::MAX).clamp(1, Self::MOST_PRECISE);
+        let burst = burst.clamp(1, u128::from(Self::MOST_PRECISE)) as u64;
         let capacity = if identity.algorithm.is_bucket() { burst } else { threshold };
         Self::new(identity, threshold, capacity)
             .unwrap_or_else(|_| unreachable!("the bounds are those of `new`"))

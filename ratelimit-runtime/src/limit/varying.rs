@@ -1,6 +1,6 @@
 //! Limits whose amounts depend on the caller: the same count, with other amounts.
 
-use super::identity::{is_of_trial, name_of_trial};
+use super::identity::{OF_TRIAL, name_of_trial};
 use super::{Align, Identity, Lease, Limit, LimitError, Policy, Terms};
 
 impl Limit {
@@ -117,7 +117,7 @@ impl Limit {
 
     /// Returns whether this is the trial of a rule.
     pub(crate) fn is_trial(&self) -> bool {
-        self.policy.shadow && self.policy.varies && is_of_trial(self.terms.identity.name)
+        self.policy.shadow && self.policy.varies && self.name().ends_with(OF_TRIAL)
     }
 
     /// Returns this limit with the amounts of a rule, and what does not fit. Without a `threshold` or a `burst`, the

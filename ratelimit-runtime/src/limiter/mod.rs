@@ -28,6 +28,7 @@ pub use self::rules::{
 pub use self::settings::RateLimiterSettings;
 use crate::algorithm::{BlockChange, MOST};
 use crate::backend::Backend;
+use crate::background::is_in_runtime;
 use crate::check::{Acquire, AcquireAll, Check, Checker, Part};
 use crate::key::{Key, KeySecret};
 use crate::limit::Limit;
@@ -299,16 +300,13 @@ impl RateLimiter {
         let backend = Arc::clone(&self.checker.backend);
         let clock = backend.clock().clone();
         let until = clock.steady().saturating_add(wait.as_micros() as u64);
-        Box::pin(async move {
-            let can_sleep = clock.can_sleep();
-            let pause: Pause = Box::pin(async move { clock.sleep_until_steady(until).await });
-            if can_sleep {
-                pause.await;
-            } else {
-                // Without a pause if the thread cannot start.
-                drop(backend.background.enter(pause).await);
-            }
-        })
+        let can_sleep = clock.is_virtual() || is_in_runtime();
+        let pause: Pause = Box::pin(async move { clock.sleep_until_steady(until).await });
+        if can_sleep {
+            return pause;
+        }
+        // Without a pause if the thread cannot start.
+        Box::pin(async move { drop(backend.background.enter(pause).await) })
     }
 
     pub(crate) fn checker(&self) -> &Checker {

@@ -59,8 +59,7 @@ impl RulesInForce {
 
     /// Sets the function that is called when the rules were replaced.
     pub(crate) fn on_change(&self, listener: impl Fn() + Send + Sync + 'static) {
-        let is_first = self.listener.set(Box::new(listener)).is_ok();
-        debug_assert!(is_first, "a limiter sets its listener once");
+        let _ = self.listener.set(Box::new(listener));
     }
 
     /// Returns the rules in force as they are now, for all limits of a call.

@@ -13,7 +13,6 @@ use super::{Rule, RuleSet};
 use crate::key::{KeyId, OwnedKey};
 use crate::limit::{Access, Limit, Period};
 use crate::registry;
-use crate::sticky::StickyFlag;
 
 /// Who looks for the rules of a limit.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -39,13 +38,13 @@ struct CountRules {
     rule: Rule,
     by_key: HashMap<u128, Rule>,
     /// Set when a call has asked for these rules.
-    was_asked: StickyFlag,
+    was_asked: OnceCell<()>,
     /// Set when an amount that does not fit was reported.
-    has_misfit: StickyFlag,
+    has_misfit: OnceCell<()>,
     /// The period of the first limit, if the rules have no period.
     first_period: OnceCell<Period>,
     /// Set when a limit has another period.
-    has_periods: StickyFlag,
+    has_periods: OnceCell<()>,
 }
 
 impl RuleTable {
@@ -82,7 +81,7 @@ impl RuleTable {
         let mut set = self.set.clone();
         set.limits.retain(|name, _| {
             let rules = self.by_name.get(&name.name).and_then(|rules| rules.get(&name.period));
-            rules.is_some_and(|rules| !rules.was_asked.is_set())
+            rules.is_some_and(|rules| rules.was_asked.get().is_none())
         });
         set
     }
@@ -107,7 +106,7 @@ impl CountRules {
         let first = *self.first_period.get_or_init(|| period);
         let mut rules = self.by_key.values().chain([&self.rule]);
         if first != period
-            && self.has_periods.set()
+            && self.has_periods.set(()).is_ok()
             && rules.any(|rule| rule.threshold.is_some() || rule.burst.is_some())
         {
             tracing::warn!(
@@ -138,7 +137,7 @@ impl CountRules {
         if threshold.is_some() || burst.is_some() {
             let (with_amounts, misfit) = limit.under_rule(threshold, burst);
             if let Some(misfit) = misfit
-                && self.has_misfit.set()
+                && self.has_misfit.set(()).is_ok()
             {
                 let (name, algorithm) = (limit.name(), limit.algorithm().as_str());
                 tracing::error!(name, algorithm, "a rule does not fit this limit: {misfit}");
@@ -201,7 +200,7 @@ impl Ruled {
         let Some(rules) = table.and_then(|table| table.rules_of(limit)) else {
             return Self::as_written(limit, access);
         };
-        if asker == Asker::Call && rules.was_asked.set() {
+        if asker == Asker::Call && rules.was_asked.set(()).is_ok() {
             registry::see(limit);
         }
         let by_key = Some(&rules.by_key).filter(|by_key| !by_key.is_empty());

@@ -119,10 +119,7 @@ impl RuleFeed {
         }
         let mut applied = String::new();
         if let Some(path) = &path {
-            let invalid = |error: RuleSetError| error.to_string().into();
-            let opened = file::open(path);
-            let (set, text) =
-                opened.map_err(|error| BuildError::InvalidRules { message: invalid(error) })?;
+            let (set, text) = file::open(path)?;
             replace_rules(rules, backend, set);
             applied = text;
         }

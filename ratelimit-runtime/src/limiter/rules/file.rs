@@ -8,6 +8,7 @@ use std::time::Duration;
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::timeout;
 
+use crate::reply::BuildError;
 use crate::rules::{RuleSet, RuleSetError};
 
 /// The largest file.
@@ -80,8 +81,9 @@ impl RulesFile {
 }
 
 /// Reads a file for the first time. Returns its rules and its text.
-pub(super) fn open(path: &Path) -> Result<(RuleSet, String), RuleSetError> {
-    rules_of(path, read(path))
+pub(super) fn open(path: &Path) -> Result<(RuleSet, String), BuildError> {
+    let invalid = |error: RuleSetError| error.to_string().into();
+    rules_of(path, read(path)).map_err(|error| BuildError::InvalidRules { message: invalid(error) })
 }
 
 /// Returns the rules in the text of a file, and the text. An error names the file.
