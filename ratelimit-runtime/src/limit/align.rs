@@ -88,10 +88,6 @@ impl Align {
         }
     }
 
-    pub(super) const fn is_in_zone(self) -> bool {
-        self.get_offset_minutes().is_none()
-    }
-
     /// Returns a number below 2²¹ that no other align has.
     pub(super) const fn bits(self) -> u128 {
         let midnight = match self.midnight {

@@ -194,7 +194,7 @@ impl Period {
     /// Returns whether windows of this period can start at the boundaries of `align`.
     pub(super) const fn fits(self, align: Align) -> bool {
         let is_month = matches!(self.calendar, Some(Calendar::Month));
-        let is_part = DAY_US.is_multiple_of(self.micros) && !align.is_in_zone();
+        let is_part = DAY_US.is_multiple_of(self.micros) && align.get_offset_minutes().is_some();
         let is_day = self.micros == DAY_US || self.is_week();
         (is_part || is_day || self.calendar.is_some()) && (is_month || align.day == 1)
     }

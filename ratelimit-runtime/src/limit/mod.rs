@@ -240,11 +240,8 @@ impl Limit {
         threshold: u64,
         period: Duration,
     ) -> Result<Self, LimitError> {
-        if name.is_empty() {
-            return Err(LimitError::NO_NAME);
-        }
         if threshold == 0 {
-            return Err(LimitError::NO_THRESHOLD);
+            return Err(LimitError("`threshold` must be at least 1: 0 would reject every call"));
         }
         let period = match Period::new(period) {
             Ok(period) => period,
@@ -303,7 +300,7 @@ impl Limit {
         if !self.terms.identity.period.fits(align) {
             return Err(LimitError(if align.day > 1 {
                 "`align_day` is the day on which months begin: use it with the period `month`"
-            } else if align.is_in_zone() {
+            } else if align.get_offset_minutes().is_none() {
                 "in a time zone, a window is a day (1d), a week (7d), a month, a quarter or a year"
             } else {
                 "with `align`, `period` must divide a day (15m, 1h, 1d), or be a week (7d) or a month"
@@ -365,17 +362,8 @@ const fn valid<T: Copy>(value: Result<T, LimitError>) -> T {
 pub struct LimitError(pub(crate) &'static str);
 
 impl LimitError {
-    const SLOW_FILL: Self = Self(
-        "this bucket takes more than 100 years to fill: lower `burst` or `period`, or raise `threshold`",
-    );
-
     pub(crate) const TOO_LARGE: Self =
         Self("an amount is at most 999,999,999,999,999: count in a larger unit, such as thousands");
-
-    const IMPRECISE: Self = Self(
-        "amounts of this size would be rounded by more than 0.1 %: count in a larger unit, such as thousands, or use \
-         sliding or fixed",
-    );
 
     /// The largest amount: what a header field can show (RFC 9651, section 3.3.1).
     pub(crate) const MAX_AMOUNT: u64 = 999_999_999_999_999;
@@ -390,8 +378,6 @@ impl LimitError {
 
     const REMEMBERS: Self =
         Self("a limit that remembers calls has no amounts: change the limit beside it");
-
-    const NO_THRESHOLD: Self = Self("`threshold` must be at least 1: 0 would reject every call");
 
     /// The longest period and the longest time a bucket may take to fill: 100 years.
     ///

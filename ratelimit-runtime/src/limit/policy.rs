@@ -1,13 +1,12 @@
 //! The policy of a limit: the part that stores do not receive. It says whether the limit counts a call, and its label
 //! in replies and reports.
 
-use std::fmt;
 use std::time::Duration;
 
 use super::{Identity, Lease, Limit, LimitError, Terms};
 
 /// The settings of a limit that say how a call is treated before and after its decision: [`Limit::policy`].
-// A new setting has its place here, in `serde.rs`, and in `write`.
+// A new setting has its place here, in `serde.rs`, and in the `Debug` of a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(clippy::struct_excessive_bools, reason = "each is a setting of its own")]
 #[non_exhaustive]
@@ -171,25 +170,6 @@ impl Limit {
     /// Returns how long a call may wait. A shadow rejects nothing, so its calls do not wait.
     pub(crate) const fn max_wait(&self) -> Option<Duration> {
         if self.policy.shadow { None } else { self.policy.wait }
-    }
-}
-
-impl Policy {
-    /// Writes what a [`Limit`] shows of its policy, each setting after a comma.
-    pub(super) fn write(self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { scope, on_error, shadow, wait, lease, hold, hidden, notify_at, once, .. } = self;
-        let settings = [
-            (scope != Scope::Global).then(|| format!("{scope:?}")),
-            on_error.map(|on_error| format!("on_error {on_error:?}")),
-            wait.map(|wait| format!("wait {wait:?}")),
-            (lease != Lease::None).then(|| format!("lease {lease:?}")),
-            hold.map(|hold| format!("hold {hold:?}")),
-            notify_at.map(|percent| format!("notify_at {percent}")),
-            shadow.then(|| "shadow".to_owned()),
-            hidden.then(|| "hidden".to_owned()),
-            once.then(|| "once".to_owned()),
-        ];
-        settings.into_iter().flatten().try_for_each(|setting| write!(f, ", {setting}"))
     }
 }
 

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::{Algorithm, Calendar, Limit, LimitError, Name};
+use super::{Algorithm, Calendar, Lease, Limit, LimitError, Name, Scope};
 use crate::printing::error_of_text;
 use crate::text::limit::LimitText;
 
@@ -32,10 +32,20 @@ impl fmt::Debug for Limit {
             }
             write!(f, " {}", self.algorithm())?;
         }
-        if let Some(align) = self.terms.identity.align {
-            write!(f, ", align {align}")?;
-        }
-        self.policy.write(f)?;
+        let policy = self.policy;
+        let settings = [
+            self.terms.identity.align.map(|align| format!("align {align}")),
+            (policy.scope != Scope::Global).then(|| format!("{:?}", policy.scope)),
+            policy.on_error.map(|on_error| format!("on_error {on_error:?}")),
+            policy.wait.map(|wait| format!("wait {wait:?}")),
+            (policy.lease != Lease::None).then(|| format!("lease {:?}", policy.lease)),
+            policy.hold.map(|hold| format!("hold {hold:?}")),
+            policy.notify_at.map(|percent| format!("notify_at {percent}")),
+            policy.shadow.then(|| "shadow".to_owned()),
+            policy.hidden.then(|| "hidden".to_owned()),
+            policy.once.then(|| "once".to_owned()),
+        ];
+        settings.into_iter().flatten().try_for_each(|setting| write!(f, ", {setting}"))?;
         f.write_str(")")
     }
 }
@@ -107,7 +117,6 @@ pub(super) fn limit_of(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limit::Scope;
 
     #[track_caller]
     fn error(text: &str) -> String {

@@ -6,7 +6,7 @@ mod builder;
 mod global;
 mod operator;
 #[cfg(feature = "rules")]
-mod rules;
+pub(crate) mod rules;
 mod settings;
 mod shutdown;
 #[cfg(feature = "actix")]
@@ -21,10 +21,6 @@ pub use self::builder::Builder;
 pub(crate) use self::global::with_current;
 pub use self::global::{SetGlobalError, current, in_scope, set_global};
 pub use self::operator::Operator;
-#[cfg(feature = "rules")]
-pub use self::rules::{
-    AnnouncedLimit, AnnouncedProcess, KeysCursor, KeysPage, RuleChange, Rules, SharedRules,
-};
 pub use self::settings::RateLimiterSettings;
 use crate::algorithm::{BlockChange, MOST};
 use crate::backend::Backend;

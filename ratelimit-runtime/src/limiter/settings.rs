@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::Builder;
 #[cfg(feature = "rules")]
-use super::Rules;
+use super::rules::Rules;
 use crate::limit::OnError;
 use crate::printing::debug_by_name;
 use crate::reply::BuildError;

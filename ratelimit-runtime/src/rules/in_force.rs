@@ -37,7 +37,7 @@ impl RulesInForce {
 
     /// Returns the rules in force.
     pub(crate) fn set(&self) -> RuleSet {
-        self.table().map(|table| table.set().clone()).unwrap_or_default()
+        self.table().map(|table| table.set.clone()).unwrap_or_default()
     }
 
     /// Replaces the rules. `fingerprint` returns the fingerprint of a key.
@@ -65,11 +65,6 @@ impl RulesInForce {
     /// Returns the rules in force as they are now, for all limits of a call.
     pub(crate) fn table(&self) -> Option<Arc<RuleTable>> {
         self.table.read().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// Returns the rules of limits for which no call has asked.
-    pub(crate) fn unasked(&self) -> RuleSet {
-        self.table().map(|table| table.unasked()).unwrap_or_default()
     }
 }
 
@@ -104,7 +99,7 @@ mod tests {
             let found = Ruled::under(table, &limit, Access::Limited, &key_id, &|| 0, Asker::Call);
             assert_eq!(found.limit.threshold(), 1);
         }
-        let unasked = rules.unasked();
+        let unasked = rules.table().expect("rules").unasked();
         let unasked: Vec<_> = unasked.iter().map(|(name, ..)| name).collect();
         assert_eq!(unasked, ["period/1h", "unseen"]);
     }

@@ -26,7 +26,7 @@ pub(crate) enum Asker {
 /// The rules in force as they are at one moment, for all limits of a call: by the names of limits and the fingerprints
 /// of keys.
 pub(crate) struct RuleTable {
-    set: RuleSet,
+    pub(super) set: RuleSet,
     /// By the name of a limit, and its period if the rules have it. Few names: to compare them takes less time than to
     /// hash one (`benches/all -- embedded`).
     by_name: BTreeMap<String, BTreeMap<Option<Period>, Arc<CountRules>>>,
@@ -64,10 +64,6 @@ impl RuleTable {
         Self { set, by_name }
     }
 
-    pub(super) fn set(&self) -> &RuleSet {
-        &self.set
-    }
-
     /// Returns the rule of a limit at `now`, without those of its keys.
     pub(crate) fn rule_of(&self, limit: &Limit, now: u64) -> Option<Rule> {
         let rules = self.rules_of(limit)?;
@@ -77,7 +73,7 @@ impl RuleTable {
     }
 
     /// Returns the rules of limits for which no call has asked.
-    pub(super) fn unasked(&self) -> RuleSet {
+    pub(crate) fn unasked(&self) -> RuleSet {
         let mut set = self.set.clone();
         set.limits.retain(|name, _| {
             let rules = self.by_name.get(&name.name).and_then(|rules| rules.get(&name.period));
@@ -116,28 +112,53 @@ impl CountRules {
             );
         }
     }
+}
 
-    /// Returns a limit under these rules, and under that of a key. `access` is what the code says.
-    fn apply(
-        &self,
+/// A limit under the rules in force.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Ruled {
+    pub(crate) limit: Limit,
+    pub(crate) access: Access,
+    /// The first moment at which no rule blocks the limit any more; `None` if there is none.
+    pub(crate) blocked_until: Option<u64>,
+    /// When the first of the rules ends.
+    pub(crate) changes_at: Option<u64>,
+    /// The shadow that decides each call beside the limit.
+    pub(crate) trial: Option<Arc<Limit>>,
+}
+
+impl Ruled {
+    /// Returns a limit under the rules of `table` at `now`, for a key. `access` is what the code says: a rule that sets
+    /// a threshold or an access has precedence. `asker` is who looks.
+    pub(crate) fn under(
+        table: Option<&RuleTable>,
         limit: &Limit,
         access: Access,
-        of_key: Option<&Rule>,
+        key_id: &dyn Fn() -> KeyId,
         now: &dyn Fn() -> u64,
-    ) -> Ruled {
+        asker: Asker,
+    ) -> Self {
+        let (blocked_until, changes_at, trial) = (None, None, None);
+        let mut ruled = Self { limit: *limit, access, blocked_until, changes_at, trial };
+        let Some(rules) = table.and_then(|table| table.rules_of(limit)) else { return ruled };
+        if asker == Asker::Call && rules.was_asked.set(()).is_ok() {
+            registry::see(limit);
+        }
+        let by_key = Some(&rules.by_key).filter(|by_key| !by_key.is_empty());
+        let of_key =
+            by_key.and_then(|by_key| by_key.get(&key_id().fingerprint(&limit.terms().identity)));
         // Rules without an end do not read the clock.
         let now = LazyCell::new(now);
-        let both = || of_key.into_iter().chain([&self.rule]);
+        let both = || of_key.into_iter().chain([&rules.rule]);
         let in_force = || both().filter(|rule| rule.is_in_force(|| *now));
         let is_rate = !limit.is_in_flight();
         let threshold =
             in_force().find_map(|rule| if is_rate { rule.threshold } else { rule.in_flight });
         let burst = in_force().find_map(|rule| rule.burst.filter(|_| is_rate));
-        let mut ruled = Ruled::as_written(limit, access);
         if threshold.is_some() || burst.is_some() {
             let (with_amounts, misfit) = limit.under_rule(threshold, burst);
             if let Some(misfit) = misfit
-                && self.has_misfit.set(()).is_ok()
+                && rules.has_misfit.set(()).is_ok()
             {
                 let (name, algorithm) = (limit.name(), limit.algorithm().as_str());
                 tracing::error!(name, algorithm, "a rule does not fit this limit: {misfit}");
@@ -159,54 +180,10 @@ impl CountRules {
             let ends = both().filter_map(Rule::end);
             ruled.blocked_until = ends.filter(|at| *at > *now && !is_blocked(*at)).min();
         }
+        ruled.changes_at = in_force().filter_map(Rule::end).min();
         let trial = in_force().find_map(|rule| rule.trial);
-        Ruled {
-            changes_at: in_force().filter_map(Rule::end).min(),
-            trial: trial.and_then(|trial| limit.trial(trial)).map(Arc::new),
-            ..ruled
-        }
-    }
-}
-
-/// A limit under the rules in force.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Ruled {
-    pub(crate) limit: Limit,
-    pub(crate) access: Access,
-    /// The first moment at which no rule blocks the limit any more; `None` if there is none.
-    pub(crate) blocked_until: Option<u64>,
-    /// When the first of the rules ends.
-    pub(crate) changes_at: Option<u64>,
-    /// The shadow that decides each call beside the limit.
-    pub(crate) trial: Option<Arc<Limit>>,
-}
-
-impl Ruled {
-    /// Returns a limit without rules.
-    fn as_written(limit: &Limit, access: Access) -> Self {
-        Self { limit: *limit, access, blocked_until: None, changes_at: None, trial: None }
-    }
-
-    /// Returns a limit under the rules of `table` at `now`, for a key. `access` is what the code says: a rule that sets
-    /// a threshold or an access has precedence. `asker` is who looks.
-    pub(crate) fn under(
-        table: Option<&RuleTable>,
-        limit: &Limit,
-        access: Access,
-        key_id: &dyn Fn() -> KeyId,
-        now: &dyn Fn() -> u64,
-        asker: Asker,
-    ) -> Self {
-        let Some(rules) = table.and_then(|table| table.rules_of(limit)) else {
-            return Self::as_written(limit, access);
-        };
-        if asker == Asker::Call && rules.was_asked.set(()).is_ok() {
-            registry::see(limit);
-        }
-        let by_key = Some(&rules.by_key).filter(|by_key| !by_key.is_empty());
-        let key =
-            by_key.and_then(|by_key| by_key.get(&key_id().fingerprint(&limit.terms().identity)));
-        rules.apply(limit, access, key, now)
+        ruled.trial = trial.and_then(|trial| limit.trial(trial)).map(Arc::new);
+        ruled
     }
 
     /// Returns for how long a rule blocks the limit after `now`; `Duration::MAX` if it has no end.

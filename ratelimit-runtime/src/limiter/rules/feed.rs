@@ -250,7 +250,7 @@ impl RuleFeed {
 
     /// Reports the rules in force, of this version, that match no limit.
     async fn report_unseen(&self, version: &str) {
-        let unasked = self.rules.unasked();
+        let unasked = self.rules.table().map(|table| table.unasked()).unwrap_or_default();
         match &self.backend.shared {
             _ if unasked.is_empty() => {}
             Some(store) if self.path.is_none() => report_of_fleet(unasked, version, store).await,
