@@ -23,16 +23,17 @@ pub(crate) struct RulesInForce {
 
 impl RulesInForce {
     /// Returns whether rules can exist for one of these limits.
+    #[inline]
     pub(crate) fn may_apply_to_any<'a>(&self, mut limits: impl Iterator<Item = &'a Limit>) -> bool {
         // Loaded once, so that the limits of a call are not compared with two sets.
         let names = self.names.load(Ordering::Relaxed);
-        limits.any(|limit| has_name(names, limit))
+        limits.any(|limit| names >> limit.terms().identity.name_bit & 1 != 0)
     }
 
     /// Returns whether rules can exist for a limit.
     #[inline]
     pub(crate) fn may_apply(&self, limit: &Limit) -> bool {
-        has_name(self.names.load(Ordering::Relaxed), limit)
+        self.may_apply_to_any(std::iter::once(limit))
     }
 
     /// Returns the rules in force.
@@ -66,12 +67,6 @@ impl RulesInForce {
     pub(crate) fn table(&self) -> Option<Arc<RuleTable>> {
         self.table.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
-}
-
-/// Returns whether the bit of the name of a limit is one of these.
-#[inline]
-fn has_name(names: u64, limit: &Limit) -> bool {
-    names >> limit.terms().identity.name_bit & 1 != 0
 }
 
 #[cfg(all(test, feature = "rules"))]

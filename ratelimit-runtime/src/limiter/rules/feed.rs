@@ -70,7 +70,7 @@ pub(crate) struct RuleFeed {
     rules: Arc<RulesInForce>,
     backend: Arc<Backend>,
     /// The result of the last attempt to read rules from Redis, until one has succeeded.
-    first_read: watch::Sender<Option<Result<(), StoreError>>>,
+    first_read: watch::Sender<Result<(), StoreError>>,
     /// Notified when a caller waits for the first read.
     wanted: Arc<Notify>,
 }
@@ -124,7 +124,8 @@ impl RuleFeed {
             applied = text;
         }
         let (rules, backend) = (Arc::clone(rules), Arc::clone(backend));
-        let (first_read, wanted) = (watch::Sender::new(None), Arc::default());
+        let late = StoreError::Timeout { deadline: backend.settings.deadline };
+        let (first_read, wanted) = (watch::Sender::new(Err(late)), Arc::default());
         let feed = Arc::new(Self { path, rules, backend, first_read, wanted });
         let background = &feed.backend.background;
         background.spawn_resident(&feed, move |feed| {
@@ -160,14 +161,11 @@ impl RuleFeed {
 
     /// Returns the error of `set_rules` on a limiter with a feed.
     pub(in crate::limiter) fn owns_rules(&self) -> RuleSetError {
-        RuleSetError::new(match &self.path {
-            Some(path) => {
-                format!("this limiter reads its rules from `{}`: change them there", path.display())
-            }
-            None => {
-                "this limiter reads its rules from Redis: change them with `share_rules`".to_owned()
-            }
-        })
+        let place = match &self.path {
+            Some(path) => format!("`{}`: change them there", path.display()),
+            None => "Redis: change them with `share_rules`".to_owned(),
+        };
+        RuleSetError::new(format_args!("this limiter reads its rules from {place}"))
     }
 
     /// Waits until the background thread has read the rules in Redis for the first time, within a deadline. A caller
@@ -178,16 +176,11 @@ impl RuleFeed {
             return Ok(());
         }
         let mut read = self.first_read.subscribe();
-        if matches!(&*read.borrow_and_update(), Some(Ok(()))) {
-            return Ok(());
+        if read.borrow_and_update().is_err() {
+            self.wanted.notify_one();
+            let _ = timeout(self.backend.settings.deadline, read.changed()).await;
         }
-        self.wanted.notify_one();
-        let deadline = self.backend.settings.deadline;
-        let late = Err(StoreError::Timeout { deadline });
-        match timeout(deadline, read.changed()).await {
-            Ok(Ok(())) => read.borrow().clone().unwrap_or(late),
-            _ => late,
-        }
+        read.borrow().clone()
     }
 
     /// Reads the rules in Redis if they have changed, and announces this process there.
@@ -195,8 +188,8 @@ impl RuleFeed {
         let Some(store) = self.backend.shared.as_ref() else { return };
         let read = self.read_shared(store, progress).await;
         progress.report(read.as_ref().err());
-        if !matches!(&*self.first_read.borrow(), Some(Ok(()))) {
-            self.first_read.send_replace(Some(read));
+        if self.first_read.borrow().is_err() {
+            let _ = self.first_read.send_replace(read);
         }
         let limits = registry::version();
         let announced = (limits, progress.in_force.clone());
