@@ -181,11 +181,8 @@ impl LimitFields {
             Some(AlignText::Minutes(minutes)) => Align::offset_minutes(minutes),
             Some(AlignText::Zone(name)) => Align::try_zone(name)?,
         };
-        match self.align_day {
-            None => Ok(Some(align)),
-            Some(day @ 1..=31) => Ok(Some(align.day(day))),
-            Some(_) => Err("`align_day` must be one of 1 to 31".into()),
-        }
+        let align = align.try_day(self.align_day.unwrap_or(1));
+        Ok(Some(align.map_err(|_| "`align_day` must be one of 1 to 31")?))
     }
 }
 
@@ -227,19 +224,18 @@ impl Serialize for Limit {
                 "the limit `{name}` is blocked by an amount of 0, which a configuration cannot say: write another limit"
             )));
         }
-        let (is_in_flight, amount) = (self.is_in_flight(), self.threshold());
+        let (is_rate, amount) = (!self.is_in_flight(), self.threshold());
         let align = self.get_align();
         let align_day = align.map(|align| align.day).filter(|day| *day > 1);
         LimitFields {
             name: self.name().to_owned(),
             limit: None,
-            threshold: (!is_in_flight).then_some(amount),
-            period: (!is_in_flight)
-                .then(|| PeriodField::Text(self.terms.identity.period.to_string())),
+            threshold: is_rate.then_some(amount),
+            period: is_rate.then(|| PeriodField::Text(self.terms.identity.period.to_string())),
             burst: policy.has_burst.then(|| self.capacity()),
-            in_flight: is_in_flight.then_some(amount),
+            in_flight: (!is_rate).then_some(amount),
             hold: policy.hold.map(PeriodField::of),
-            algo: (!is_in_flight).then(|| self.algorithm().as_str().to_owned()),
+            algo: is_rate.then(|| self.algorithm().as_str().to_owned()),
             align: align.map(|align| align.day(1).to_string()),
             align_day,
             scope: (policy.scope != Scope::Global).then_some(policy.scope),

@@ -23,13 +23,12 @@ pub use self::global::{SetGlobalError, current, in_scope, set_global};
 pub use self::operator::Operator;
 pub use self::settings::RateLimiterSettings;
 use crate::algorithm::{BlockChange, MOST};
-use crate::backend::Backend;
 use crate::background::is_in_runtime;
 use crate::check::{Acquire, AcquireAll, Check, Checker, Part};
 use crate::key::{Key, KeySecret};
 use crate::limit::Limit;
 use crate::reply::{Answer, Decision, Mistake, Rejection, Source};
-use crate::rules::{RuleSet, RuleSetError, RulesInForce};
+use crate::rules::{RuleSet, RuleSetError};
 
 /// A timer.
 pub(crate) type Pause = std::pin::Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -461,7 +460,7 @@ impl RateLimiter {
         if let Some(feed) = &self.feed {
             return Err(feed.owns_rules());
         }
-        replace_rules(&self.checker.rules, &self.checker.backend, rules);
+        self.checker.waiting.replace_rules(rules);
         Ok(())
     }
 
@@ -470,9 +469,4 @@ impl RateLimiter {
     pub fn rules(&self) -> RuleSet {
         self.checker.rules.set()
     }
-}
-
-/// Replaces the rules in force.
-fn replace_rules(rules: &RulesInForce, backend: &Backend, set: RuleSet) {
-    rules.replace(set, |key| backend.local().fingerprint(key));
 }

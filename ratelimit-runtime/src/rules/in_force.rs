@@ -3,8 +3,6 @@
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
-use once_cell::sync::OnceCell;
-
 use super::{RuleSet, RuleTable};
 use crate::key::OwnedKey;
 use crate::limit::{Limit, bit_of_name};
@@ -17,8 +15,6 @@ pub(crate) struct RulesInForce {
     names: AtomicU64,
     /// `None` until there are rules.
     table: RwLock<Option<Arc<RuleTable>>>,
-    /// Called when the rules were replaced.
-    listener: OnceCell<Box<dyn Fn() + Send + Sync>>,
 }
 
 impl RulesInForce {
@@ -52,15 +48,6 @@ impl RulesInForce {
         self.names.fetch_or(names, Ordering::Relaxed);
         *current = Some(Arc::new(table));
         self.names.store(names, Ordering::Relaxed);
-        drop(current);
-        if let Some(listener) = self.listener.get() {
-            listener();
-        }
-    }
-
-    /// Sets the function that is called when the rules were replaced.
-    pub(crate) fn on_change(&self, listener: impl Fn() + Send + Sync + 'static) {
-        let _ = self.listener.set(Box::new(listener));
     }
 
     /// Returns the rules in force as they are now, for all limits of a call.

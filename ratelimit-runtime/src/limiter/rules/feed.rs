@@ -16,13 +16,13 @@ use super::fleet::{MOST_REJECTED, announcement, process_id, read_announcements};
 use crate::backend::Backend;
 use crate::check::Checker;
 use crate::limit::Period;
-use crate::limiter::replace_rules;
 use crate::registry;
 use crate::reply::{BuildError, StoreError};
 use crate::report;
 use crate::rules::{RuleSet, RuleSetError, RulesInForce};
 use crate::store::{SharedStore, StoredRules};
 use crate::text::closest::closest;
+use crate::waiting::Waiting;
 
 /// How often the background thread looks into a file. It reads a changed file twice.
 const FILE_EVERY: Duration = Duration::from_millis(500);
@@ -69,6 +69,7 @@ pub(crate) struct RuleFeed {
     path: Option<PathBuf>,
     rules: Arc<RulesInForce>,
     backend: Arc<Backend>,
+    waiting: Arc<Waiting>,
     /// The result of the last attempt to read rules from Redis, until one has succeeded.
     first_read: watch::Sender<Result<(), StoreError>>,
     /// Notified when a caller waits for the first read.
@@ -112,7 +113,7 @@ impl RuleFeed {
         source: Rules,
         checker: &Checker,
     ) -> Result<Arc<Self>, BuildError> {
-        let Checker { rules, backend, .. } = checker;
+        let Checker { rules, backend, waiting, .. } = checker;
         let path = source.path;
         if path.is_none() && backend.shared.is_none() {
             return Err(BuildError::RulesWithoutRedis);
@@ -120,13 +121,14 @@ impl RuleFeed {
         let mut applied = String::new();
         if let Some(path) = &path {
             let (set, text) = file::open(path)?;
-            replace_rules(rules, backend, set);
+            waiting.replace_rules(set);
             applied = text;
         }
-        let (rules, backend) = (Arc::clone(rules), Arc::clone(backend));
+        let (rules, backend, waiting) =
+            (Arc::clone(rules), Arc::clone(backend), Arc::clone(waiting));
         let late = StoreError::Timeout { deadline: backend.settings.deadline };
         let (first_read, wanted) = (watch::Sender::new(Err(late)), Arc::default());
-        let feed = Arc::new(Self { path, rules, backend, first_read, wanted });
+        let feed = Arc::new(Self { path, rules, backend, waiting, first_read, wanted });
         let background = &feed.backend.background;
         background.spawn_resident(&feed, move |feed| {
             let file = feed.path.clone().map(|path| RulesFile::new(path, applied.clone()));
@@ -237,7 +239,7 @@ impl RuleFeed {
 
     /// Replaces the rules in force, which are then reported later.
     fn replace(&self, set: RuleSet, report_at: &mut Option<Instant>) {
-        replace_rules(&self.rules, &self.backend, set);
+        self.waiting.replace_rules(set);
         *report_at = Some(Instant::now() + UNSEEN_FOR);
     }
 
