@@ -56,14 +56,12 @@ impl Clock {
     /// wall clock tells: a step ahead of the wall clock counts, and one back does not.
     pub(crate) fn boottime(&self) -> u64 {
         static AHEAD: AtomicU64 = AtomicU64::new(0);
-        match self {
-            Self::Store | Self::Client => {
-                // First the wall clock: a pause between the two counts for nothing.
-                let wall = wall();
-                boottime(steady(), wall, &AHEAD)
-            }
-            Self::Virtual(clock) => clock.now_us(),
+        if let Self::Virtual(clock) = self {
+            return clock.now_us();
         }
+        // First the wall clock: a pause between the two counts for nothing.
+        let wall = wall();
+        boottime(steady(), wall, &AHEAD)
     }
 
     /// Completes once [`steady`](Self::steady) is `at` or later. Needs a runtime, unless the clock is virtual.
@@ -199,21 +197,15 @@ pub(crate) async fn complete_by<T>(
     end: tokio::time::Instant,
     work: impl Future<Output = T>,
 ) -> Option<T> {
-    let mut work = pin!(work);
-    if Handle::try_current().is_err() {
-        return None;
-    }
-    if let Ok(result) = tokio::time::timeout_at(end, work.as_mut()).await {
-        return Some(result);
-    }
-    for _ in 0..YIELDS {
-        tokio::task::yield_now().await;
-        let polled = poll_fn(|context| Poll::Ready(work.as_mut().poll(context))).await;
-        if let Poll::Ready(result) = polled {
-            return Some(result);
+    Handle::try_current().ok()?;
+    // Pinned here: `before` would keep room for both twice.
+    let end = pin!(async move {
+        tokio::time::sleep_until(end).await;
+        for _ in 0..YIELDS {
+            tokio::task::yield_now().await;
         }
-    }
-    None
+    });
+    before(end, pin!(work)).await
 }
 
 /// Returns the steady time, plus what the wall clock has ever been `ahead` of it: both start together.

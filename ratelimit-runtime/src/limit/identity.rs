@@ -142,7 +142,7 @@ fn keep(name: &str, names: &Mutex<NameTable>) -> Result<Name, LimitError> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Period {
     /// Of a unit of the calendar, its longest length.
-    micros: u64,
+    pub(super) micros: u64,
     pub(crate) calendar: Option<Calendar>,
 }
 
@@ -180,11 +180,6 @@ impl Period {
 
     pub(crate) const fn duration(self) -> Duration {
         Duration::from_micros(self.micros)
-    }
-
-    /// Returns this period lengthened by `micros`.
-    pub(super) const fn plus(self, micros: u64) -> Self {
-        Self { micros: self.micros + micros, ..self }
     }
 
     pub(super) const fn is_week(self) -> bool {

@@ -124,10 +124,8 @@ impl Limit {
 type MakeName = fn(&str) -> Result<Name, LimitError>;
 
 impl LimitFields {
-    fn limit(self, make_name: MakeName) -> Result<Limit, ParseLimitError> {
-        self.read(make_name).map_err(|error| {
-            ParseLimitError::new(format_args!("the limit `{}`: {error}", self.name))
-        })
+    fn limit(self, make_name: MakeName) -> Result<Limit, String> {
+        self.read(make_name).map_err(|error| format!("the limit `{}`: {error}", self.name))
     }
 
     fn read(&self, make_name: MakeName) -> Result<Limit, Box<dyn Error>> {

@@ -337,8 +337,7 @@ impl Builder {
             self.settings.key_secret = KeySecret::new(secret);
         }
         // With a longer deadline, the end of a request could exceed the range of `Instant`.
-        let deadline = self.settings.deadline.min(MAX_DEADLINE);
-        self.settings.deadline = deadline;
+        self.settings.deadline = self.settings.deadline.min(MAX_DEADLINE);
         let background = Arc::default();
         #[cfg(not(feature = "redis"))]
         let shared = None;
@@ -352,7 +351,7 @@ impl Builder {
                 url,
                 &self.login,
                 &self.key_prefix,
-                deadline,
+                self.settings.deadline,
                 self.max_pending,
                 self.clock.clone(),
                 Arc::clone(&background),

@@ -109,10 +109,7 @@ impl FeedProgress {
 
 impl RuleFeed {
     /// Reads the rules from their source, and looks for new ones from then on.
-    pub(in crate::limiter) fn start(
-        source: Rules,
-        checker: &Checker,
-    ) -> Result<Arc<Self>, BuildError> {
+    pub(crate) fn start(source: Rules, checker: &Checker) -> Result<Arc<Self>, BuildError> {
         let Checker { rules, backend, waiting, .. } = checker;
         let path = source.path;
         if path.is_none() && backend.shared.is_none() {
