@@ -1,6 +1,5 @@
 //! The builder of a limiter.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,6 +13,7 @@ use crate::key::KeySecret;
 use crate::lease::Leases;
 use crate::limit::OnError;
 use crate::local::Local;
+use crate::printing::debug_by_name;
 use crate::reply::BuildError;
 use crate::report::{self, LogSecret, RejectedCall, ReportSettings};
 #[cfg(feature = "redis")]
@@ -409,19 +409,5 @@ impl Default for Builder {
     }
 }
 
-/// Omits the URL, because it may contain a password.
-impl fmt::Debug for Builder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Builder")
-            .field("key_prefix", &self.key_prefix)
-            .field("deadline", &self.settings.deadline)
-            .field("max_pending", &self.max_pending)
-            .field("max_keys", &self.max_keys)
-            .field("max_waiting", &self.max_waiting)
-            .field("clock", &self.clock)
-            .field("on_error", &self.settings.on_error)
-            .field("instances", &self.settings.instances)
-            .field("cache_rejections", &self.settings.caches_rejections)
-            .finish_non_exhaustive()
-    }
-}
+// The URL and the secret may not be shown.
+debug_by_name!("Builder" [] Builder);
