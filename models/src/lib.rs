@@ -37,8 +37,6 @@ mod reply;
 mod report;
 #[path = "../../ratelimit-runtime/src/rules/mod.rs"]
 mod rules;
-#[path = "../../ratelimit-runtime/src/sticky.rs"]
-mod sticky;
 #[path = "../../ratelimit-runtime/src/store/mod.rs"]
 mod store;
 #[path = "../../ratelimit-runtime/src/text/mod.rs"]

@@ -160,8 +160,6 @@ mod registry;
 mod reply;
 mod report;
 mod rules;
-
-mod sticky;
 mod store;
 #[cfg(feature = "stream")]
 pub mod stream;
@@ -220,13 +218,13 @@ pub use crate::limit::{
     Algorithm, Align, Calendar, Lease, Limit, LimitError, OnError, ParseLimitError, Policy, Quota,
     Scope,
 };
+#[cfg(feature = "rules")]
+pub use crate::limiter::rules::{
+    AnnouncedLimit, AnnouncedProcess, KeysCursor, KeysPage, RuleChange, Rules, SharedRules,
+};
 pub use crate::limiter::{
     AnnotatedLimit, Builder, Operator, RateLimiter, RateLimiterSettings, SetGlobalError, current,
     in_scope, limits, set_global,
-};
-#[cfg(feature = "rules")]
-pub use crate::limiter::{
-    AnnouncedLimit, AnnouncedProcess, KeysCursor, KeysPage, RuleChange, Rules, SharedRules,
 };
 pub use crate::registry::CallCounts;
 pub use crate::reply::{

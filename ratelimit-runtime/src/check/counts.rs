@@ -24,7 +24,8 @@ pub(crate) struct Count<'a> {
 impl Checker {
     /// Returns the count of a key.
     pub(crate) fn count<'a>(&'a self, limit: &Limit, key: &'a dyn Key) -> Count<'a> {
-        let (part, table) = (Part::of(limit, key, 0), self.rules.table_of(limit));
+        let part = Part::of(limit, key, 0);
+        let table = self.rules.may_apply(limit).then(|| self.rules.table()).flatten();
         let ruled = part.under(table.as_deref(), &self.backend, Asker::Operator);
         Count { checker: self, ruled, key }
     }

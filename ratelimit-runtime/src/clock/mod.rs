@@ -4,13 +4,12 @@ mod steady;
 
 use std::future::{pending, poll_fn};
 use std::pin::pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;
 use std::time::{Duration, SystemTime};
 
 use tokio::runtime::Handle;
-use tokio::sync::Notify;
+use tokio::sync::watch;
 
 use self::steady::steady;
 
@@ -35,6 +34,7 @@ pub enum Clock {
 
 impl Clock {
     /// Returns the time to send to a store that has its own clock; `None` if the store uses its own.
+    #[inline]
     pub(crate) fn sent(&self) -> Option<u64> {
         match self {
             Self::Store => None,
@@ -56,36 +56,34 @@ impl Clock {
     /// wall clock tells: a step ahead of the wall clock counts, and one back does not.
     pub(crate) fn boottime(&self) -> u64 {
         static AHEAD: AtomicU64 = AtomicU64::new(0);
-        match self {
-            Self::Store | Self::Client => {
-                // First the wall clock: a pause between the two counts for nothing.
-                let wall = wall();
-                boottime(steady(), wall, &AHEAD)
-            }
-            Self::Virtual(clock) => clock.now_us(),
+        if let Self::Virtual(clock) = self {
+            return clock.now_us();
         }
+        // First the wall clock: a pause between the two counts for nothing.
+        let wall = wall();
+        boottime(steady(), wall, &AHEAD)
     }
 
-    /// Completes once [`steady`](Self::steady) is `at` or later. Needs a runtime, unless the clock is virtual: the
-    /// caller first checks [`can_sleep`](Self::can_sleep).
+    /// Completes once [`steady`](Self::steady) is `at` or later. Needs a runtime, unless the clock is virtual.
     pub(crate) async fn sleep_until_steady(&self, at: u64) {
         match self {
             Self::Store | Self::Client => {
                 tokio::time::sleep(Duration::from_micros(at.saturating_sub(self.steady()))).await;
             }
-            Self::Virtual(clock) => clock.reaches(at).await,
+            // The sender lives, because this clock has it.
+            Self::Virtual(clock) => drop(clock.0.subscribe().wait_for(|now| *now >= at).await),
         }
     }
 
     /// Completes once a virtual clock has moved since this call.
     pub(crate) fn moved(&self) -> impl Future<Output = ()> + '_ {
-        let moved = match self {
+        let times = match self {
             Self::Store | Self::Client => None,
-            Self::Virtual(clock) => Some(clock.0.moved.notified()),
+            Self::Virtual(clock) => Some(clock.0.subscribe()),
         };
         async {
-            match moved {
-                Some(moved) => moved.await,
+            match times {
+                Some(mut times) => drop(times.changed().await),
                 None => pending().await,
             }
         }
@@ -95,19 +93,10 @@ impl Clock {
         matches!(self, Self::Virtual(_))
     }
 
-    /// Returns whether a task can sleep by this clock here: timers need a runtime, a virtual clock does not.
-    pub(crate) fn can_sleep(&self) -> bool {
-        matches!(self, Self::Virtual(_)) || Handle::try_current().is_ok()
-    }
-
     /// Returns the time for the embedded store.
     #[inline]
     pub(crate) fn local(&self) -> u64 {
-        match self {
-            Self::Store => steady(),
-            Self::Client => wall(),
-            Self::Virtual(clock) => clock.now_us(),
-        }
+        self.sent().unwrap_or_else(steady)
     }
 }
 
@@ -140,13 +129,7 @@ impl Clock {
 /// # }
 /// ```
 #[derive(Clone, Debug)]
-pub struct VirtualClock(Arc<VirtualTime>);
-
-#[derive(Debug)]
-struct VirtualTime {
-    now: AtomicU64,
-    moved: Notify,
-}
+pub struct VirtualClock(watch::Sender<u64>);
 
 impl VirtualClock {
     /// Creates a clock at the present time, rounded down to a second.
@@ -158,8 +141,7 @@ impl VirtualClock {
     /// Creates a clock at `since_epoch` after 1970-01-01 00:00 UTC.
     #[must_use]
     pub fn at(since_epoch: Duration) -> Self {
-        let now = AtomicU64::new(micros(since_epoch));
-        Self(Arc::new(VirtualTime { now, moved: Notify::new() }))
+        Self(watch::Sender::new(micros(since_epoch)))
     }
 
     /// Moves the clock forward and wakes the calls that wait for the new time.
@@ -169,8 +151,7 @@ impl VirtualClock {
 
     /// Sets the clock. The new time can be earlier than the present time of the clock.
     pub fn set(&self, since_epoch: Duration) {
-        self.0.now.store(micros(since_epoch), Ordering::SeqCst);
-        self.0.moved.notify_waiters();
+        self.0.send_replace(micros(since_epoch));
     }
 
     /// Returns the time since 1970-01-01 00:00 UTC.
@@ -180,17 +161,7 @@ impl VirtualClock {
     }
 
     fn now_us(&self) -> u64 {
-        self.0.now.load(Ordering::SeqCst)
-    }
-
-    async fn reaches(&self, at: u64) {
-        loop {
-            let moved = self.0.moved.notified();
-            if self.now_us() >= at {
-                return;
-            }
-            moved.await;
-        }
+        *self.0.borrow()
     }
 }
 
@@ -226,21 +197,15 @@ pub(crate) async fn complete_by<T>(
     end: tokio::time::Instant,
     work: impl Future<Output = T>,
 ) -> Option<T> {
-    let mut work = pin!(work);
-    if Handle::try_current().is_err() {
-        return None;
-    }
-    if let Ok(result) = tokio::time::timeout_at(end, work.as_mut()).await {
-        return Some(result);
-    }
-    for _ in 0..YIELDS {
-        tokio::task::yield_now().await;
-        let polled = poll_fn(|context| Poll::Ready(work.as_mut().poll(context))).await;
-        if let Poll::Ready(result) = polled {
-            return Some(result);
+    Handle::try_current().ok()?;
+    // Pinned here: `before` would keep room for both twice.
+    let end = pin!(async move {
+        tokio::time::sleep_until(end).await;
+        for _ in 0..YIELDS {
+            tokio::task::yield_now().await;
         }
-    }
-    None
+    });
+    before(end, pin!(work)).await
 }
 
 /// Returns the steady time, plus what the wall clock has ever been `ahead` of it: both start together.

@@ -25,19 +25,9 @@ const TICK_SHIFT: u32 = 32;
 /// look in spite of its drift, so the time moves forward there and never stands still.
 const SLOWER_SHIFT: u32 = 12;
 
-/// What a clock reads.
-trait TimeSource {
-    /// Returns the counter.
-    fn ticks(&self) -> u64;
-
-    /// Returns the time by the monotonic clock.
-    fn by_instant(&self) -> u64;
-}
-
 /// A clock that reads a counter. `checked` and `wall` belong together: a reader that sees `checked` before and after
 /// `wall` has both of one look.
-struct SteadyClock<S> {
-    source: S,
+struct SteadyClock {
     /// The length of a tick of the counter, in microseconds × 2³².
     tick: u64,
     /// The ticks after which a reading looks at the monotonic clock.
@@ -49,27 +39,27 @@ struct SteadyClock<S> {
     looking: Mutex<()>,
 }
 
-impl<S: TimeSource> SteadyClock<S> {
-    /// `nanos`: the length of 2⁴⁰ ticks.
-    fn new(source: S, nanos: u64) -> Self {
+impl SteadyClock {
+    /// `nanos`: the length of 2⁴⁰ ticks. The counter is at `ticks` at the time `now`.
+    fn new(nanos: u64, ticks: u64, now: u64) -> Self {
         let tick = (((u128::from(nanos) << TICK_SHIFT) / 1_000) >> 40) as u64;
         let tick = (tick - (tick >> SLOWER_SHIFT)).max(1);
-        let (checked, wall) = (source.ticks().into(), source.by_instant().into());
         let until_look = (LOOK_EVERY_US << TICK_SHIFT) / tick;
-        Self { source, tick, until_look, checked, wall, looking: Mutex::new(()) }
+        let (checked, wall) = (ticks.into(), now.into());
+        Self { tick, until_look, checked, wall, looking: Mutex::new(()) }
     }
 
+    /// Returns the time by `ticks`, which reads the counter, and by `instant`, which reads the monotonic clock.
     #[inline]
-    fn now(&self) -> u64 {
-        self.by_counter().unwrap_or_else(|| self.look())
+    fn now(&self, ticks: impl Fn() -> u64, instant: impl Fn() -> u64) -> u64 {
+        self.by_counter(ticks()).unwrap_or_else(|| self.look(ticks, instant))
     }
 
     /// Returns the time by the counter; `None` if the monotonic clock is needed.
     #[inline]
-    fn by_counter(&self) -> Option<u64> {
-        // Read first, so that nothing else stays in registers meanwhile. A look in between is ahead of it, so it is not
-        // near.
-        let ticks = self.source.ticks();
+    fn by_counter(&self, ticks: u64) -> Option<u64> {
+        // The counter was read first, so that nothing else stays in registers meanwhile. A look in between is ahead of
+        // it, so it is not near.
         let checked = self.checked.load(Ordering::Acquire);
         let wall = self.wall.load(Ordering::Acquire);
         // One comparison for a counter that is too far ahead, and for one that has started again.
@@ -80,35 +70,21 @@ impl<S: TimeSource> SteadyClock<S> {
 
     /// Looks at the monotonic clock.
     #[cold]
-    fn look(&self) -> u64 {
+    fn look(&self, ticks: impl Fn() -> u64, instant: impl Fn() -> u64) -> u64 {
         let _looking = self.looking.lock().unwrap_or_else(PoisonError::into_inner);
         // Another thread may have looked.
-        if let Some(now) = self.by_counter() {
+        if let Some(now) = self.by_counter(ticks()) {
             return now;
         }
         // No reading since the last look was later than this.
         let latest = (self.until_look * self.tick) >> TICK_SHIFT;
-        let now = self.source.by_instant().max(self.wall.load(Ordering::Relaxed) + latest);
-        let ticks = self.source.ticks();
+        let now = instant().max(self.wall.load(Ordering::Relaxed) + latest);
+        let ticks = ticks();
         // Until both are written, no reader is near.
         self.checked.store(ticks.wrapping_add(1 << 63), Ordering::Relaxed);
         self.wall.store(now, Ordering::Release);
         self.checked.store(ticks, Ordering::Release);
         now
-    }
-}
-
-/// The clocks of the machine.
-struct Machine(quanta::Clock);
-
-impl TimeSource for Machine {
-    #[inline]
-    fn ticks(&self) -> u64 {
-        self.0.raw()
-    }
-
-    fn by_instant(&self) -> u64 {
-        by_instant()
     }
 }
 
@@ -118,14 +94,14 @@ fn by_instant() -> u64 {
     wall + micros(start.elapsed())
 }
 
-/// Empty until the counter is calibrated.
-static STEADY: OnceCell<SteadyClock<Machine>> = OnceCell::new();
+/// The counter and its clock; empty until the counter is calibrated.
+static STEADY: OnceCell<(quanta::Clock, SteadyClock)> = OnceCell::new();
 
 /// Returns the wall clock at the first call, advanced by the monotonic clock.
 #[inline]
 pub(super) fn steady() -> u64 {
     match STEADY.get() {
-        Some(clock) => clock.now(),
+        Some((counter, clock)) => clock.now(|| counter.raw(), by_instant),
         None => uncalibrated(),
     }
 }
@@ -137,9 +113,10 @@ fn uncalibrated() -> u64 {
     let now = by_instant();
     CALIBRATED.call_once(|| {
         let calibrate = || {
-            let clock = quanta::Clock::new();
-            let nanos = clock.delta_as_nanos(0, 1 << 40);
-            let _ = STEADY.set(SteadyClock::new(Machine(clock), nanos));
+            let counter = quanta::Clock::new();
+            let nanos = counter.delta_as_nanos(0, 1 << 40);
+            let clock = SteadyClock::new(nanos, counter.raw(), by_instant());
+            let _ = STEADY.set((counter, clock));
         };
         // Without the thread, the monotonic clock is read each time.
         let _ = thread::Builder::new().name("ratelimit-clock".to_owned()).spawn(calibrate);
@@ -153,43 +130,29 @@ mod tests {
 
     use super::*;
 
-    /// A counter with 1,000 ticks in a microsecond, and a monotonic clock.
-    #[derive(Default)]
+    /// A clock of a counter with 1,000 ticks in a microsecond, and a monotonic clock.
     struct Simulated {
-        ticks: AtomicU64,
-        instant: AtomicU64,
+        clock: SteadyClock,
+        ticks: u64,
+        instant: u64,
     }
 
-    impl TimeSource for Simulated {
-        fn ticks(&self) -> u64 {
-            self.ticks.load(Ordering::Relaxed)
-        }
-
-        fn by_instant(&self) -> u64 {
-            self.instant.load(Ordering::Relaxed)
-        }
-    }
-
-    impl SteadyClock<Simulated> {
-        fn simulated(ticks: u64) -> Self {
-            let source = Simulated { ticks: ticks.into(), instant: 1_000_000_000.into() };
-            Self::new(source, 1 << 40)
+    impl Simulated {
+        fn at(ticks: u64) -> Self {
+            let instant = 1_000_000_000;
+            Self { clock: SteadyClock::new(1 << 40, ticks, instant), ticks, instant }
         }
 
         /// Both clocks advance by `us`, and the counter by `jump` ticks more.
-        fn advance(&self, us: u64, jump: u64) -> u64 {
-            let Simulated { ticks, instant } = &self.source;
-            ticks.store(
-                self.source.ticks().wrapping_add(us * 1_000).wrapping_add(jump),
-                Ordering::Relaxed,
-            );
-            instant.fetch_add(us, Ordering::Relaxed);
-            self.now()
+        fn advance(&mut self, us: u64, jump: u64) -> u64 {
+            self.ticks = self.ticks.wrapping_add(us * 1_000).wrapping_add(jump);
+            self.instant += us;
+            self.clock.now(|| self.ticks, || self.instant)
         }
 
         #[track_caller]
         fn is_near(&self, now: u64, tolerated: u64) {
-            let instant = self.source.by_instant();
+            let instant = self.instant;
             assert!(now.abs_diff(instant) <= tolerated, "{now} at {instant}");
         }
     }
@@ -202,8 +165,8 @@ mod tests {
             // tick.
             let restart = 0_u64.wrapping_sub(start);
             for jump in [restart, 0_u64.wrapping_sub(HOUR_TICKS), HOUR_TICKS, 1 << 63, u64::MAX] {
-                let clock = SteadyClock::simulated(start);
-                let mut last = clock.now();
+                let mut clock = Simulated::at(start);
+                let mut last = clock.advance(0, 0);
                 for round in 0..20_000 {
                     let step = [1, 50, 999, 30_000][round % 4];
                     let now = clock.advance(step, if round == 100 { jump } else { 0 });
@@ -211,24 +174,25 @@ mod tests {
                     clock.is_near(now, LOOK_EVERY_US);
                     last = now;
                 }
-                clock.is_near(clock.advance(0, 0), 3);
+                let now = clock.advance(0, 0);
+                clock.is_near(now, 3);
             }
         }
     }
 
     #[test]
     fn a_jump_that_is_not_noticed_moves_the_time_by_less_than_a_look() {
-        let clock = SteadyClock::simulated(7);
-        let mut last = clock.now();
+        let mut clock = Simulated::at(7);
+        let mut last = clock.advance(0, 0);
         for _ in 0..1_000 {
             let now = clock.advance(100, 9_000_000);
             assert!(now >= last);
             last = now;
         }
         // Each jump moves the time, but none by more than its own length.
-        assert!(last - clock.source.by_instant() <= 1_000 * LOOK_EVERY_US);
+        assert!(last - clock.instant <= 1_000 * LOOK_EVERY_US);
         let mut later = last;
-        while later > clock.source.by_instant() + 3 {
+        while later > clock.instant + 3 {
             later = clock.advance(30_000, 0);
         }
         assert!(later >= last);

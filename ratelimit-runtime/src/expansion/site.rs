@@ -11,7 +11,6 @@ use super::CallLimit;
 use crate::limit::{Access, Align, Lease, Limit, LimitError};
 use crate::registry::{self, CallEnd, RegisteredLimit, Tally};
 use crate::reply::Rejection;
-use crate::sticky::StickyFlag;
 
 /// An annotated function with a limit.
 pub struct Site {
@@ -22,7 +21,7 @@ pub struct Site {
     /// The limit of the first call. Generic functions have one site for all types.
     limit: OnceCell<Limit>,
     tally: Tally,
-    has_clamped: StickyFlag,
+    has_clamped: OnceCell<()>,
 }
 
 /// Where the name of a limit comes from.
@@ -40,7 +39,7 @@ impl Site {
     /// Creates the site of a limit at a place, whose amounts each call computes or not.
     #[must_use]
     pub const fn new(place: &'static str, name: SiteName, is_computed: bool) -> Self {
-        let (tally, has_clamped) = (Tally::new(), StickyFlag::new());
+        let (tally, has_clamped) = (Tally::new(), OnceCell::new());
         Self { place, name, is_computed, limit: OnceCell::new(), tally, has_clamped }
     }
 
@@ -64,7 +63,7 @@ impl Site {
     ) -> Limit {
         let (limit, error) = template.with_computed(threshold, burst, lease);
         if let Some(LimitError(message)) = error
-            && self.has_clamped.set()
+            && self.has_clamped.set(()).is_ok()
         {
             tracing::warn!(
                 limit = template.name(),
@@ -83,7 +82,7 @@ impl Site {
         let aligned = day.map_or(Ok(align), |day| align.try_day(day));
         let aligned = aligned.and_then(|align| limit.with_align(align));
         if let Err(LimitError(message)) = aligned
-            && self.has_clamped.set()
+            && self.has_clamped.set(()).is_ok()
         {
             let name = limit.name();
             tracing::warn!(

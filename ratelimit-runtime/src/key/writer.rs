@@ -60,7 +60,7 @@ pub(crate) fn put_count_name(out: &mut Vec<u8>, terms: &Terms, key: &(impl Key +
     // Calls in flight have no period.
     let (period, align) = (terms.identity.period, terms.identity.align);
     let (count, unit) = if terms.is_in_flight() { (0, "s") } else { period.in_units() };
-    if let Some(unit) = period.calendar() {
+    if let Some(unit) = period.calendar {
         out.extend_from_slice(unit.as_str().as_bytes());
     } else {
         out.extend_from_slice(itoa::Buffer::new().format(count).as_bytes());

@@ -41,21 +41,11 @@ impl Algorithm {
 
     /// Returns the capacity of a limit without a burst.
     pub(super) const fn default_capacity(self, threshold: u64) -> u64 {
-        match self {
-            Self::LeakyBucket => 1,
-            Self::Sliding
-            | Self::Fixed
-            | Self::SlidingCounter
-            | Self::TokenBucket
-            | Self::InFlight => threshold,
-        }
+        if matches!(self, Self::LeakyBucket) { 1 } else { threshold }
     }
 
     pub(super) const fn is_bucket(self) -> bool {
-        match self {
-            Self::TokenBucket | Self::LeakyBucket => true,
-            Self::Sliding | Self::Fixed | Self::SlidingCounter | Self::InFlight => false,
-        }
+        matches!(self, Self::TokenBucket | Self::LeakyBucket)
     }
 }
 

@@ -19,11 +19,9 @@ pub enum Calendar {
 }
 
 impl Calendar {
-    pub(crate) const ALL: [Self; 3] = [Self::Month, Self::Quarter, Self::Year];
-
     /// Returns the unit with a word.
     pub(super) fn find(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|unit| unit.as_str() == word)
+        [Self::Month, Self::Quarter, Self::Year].into_iter().find(|unit| unit.as_str() == word)
     }
 
     /// Returns the word of the unit: `month`, `quarter` or `year`.
@@ -31,15 +29,11 @@ impl Calendar {
     pub const fn as_str(self) -> &'static str {
         CALENDAR[self as usize].0
     }
-
-    /// Returns the microseconds of the longest of these units.
-    pub(super) const fn longest_us(self) -> u64 {
-        CALENDAR[self as usize].1
-    }
 }
 
 /// Where the windows of an aligned [`Limit::fixed`](crate::Limit::fixed) start, and those of the calendar.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[must_use]
 pub struct Align {
     midnight: Midnight,
     /// The day of the month on which months begin.
@@ -63,7 +57,6 @@ impl Align {
     /// # Panics
     ///
     /// Outside −14:00 to +14:00, the range of offsets in use. In a `const` that is a compile error.
-    #[must_use]
     #[track_caller]
     pub const fn offset_minutes(minutes: i32) -> Self {
         assert!(
@@ -95,15 +88,6 @@ impl Align {
         }
     }
 
-    /// Returns this align for months that begin on their first day.
-    pub(super) const fn on_first_day(self) -> Self {
-        Self { day: 1, ..self }
-    }
-
-    pub(super) const fn is_in_zone(self) -> bool {
-        self.get_offset_minutes().is_none()
-    }
-
     /// Returns a number below 2²¹ that no other align has.
     pub(super) const fn bits(self) -> u128 {
         let midnight = match self.midnight {
@@ -117,10 +101,7 @@ impl Align {
     /// Returns the align in the name of a count: `+0800`, `@Europe/Berlin`, `+0000.15`.
     pub(crate) fn in_count_name(self) -> String {
         let midnight = match self.midnight {
-            Midnight::Offset(minutes) => {
-                let (sign, ahead) = (if minutes < 0 { '-' } else { '+' }, minutes.abs());
-                format!("{sign}{:02}{:02}", ahead / 60, ahead % 60)
-            }
+            Midnight::Offset(minutes) => written_offset(minutes, ""),
             Midnight::In(zone) => format!("@{}", zone.name()),
         };
         if self.day == 1 { midnight } else { format!("{midnight}.{}", self.day) }
@@ -132,14 +113,17 @@ impl fmt::Display for Align {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.midnight {
             Midnight::Offset(0) => f.write_str("utc")?,
-            Midnight::Offset(minutes) => {
-                let (sign, ahead) = (if minutes < 0 { '-' } else { '+' }, minutes.abs());
-                write!(f, "{sign}{:02}:{:02}", ahead / 60, ahead % 60)?;
-            }
+            Midnight::Offset(minutes) => f.write_str(&written_offset(minutes, ":"))?,
             Midnight::In(zone) => f.write_str(zone.name())?,
         }
         if self.day == 1 { Ok(()) } else { write!(f, " {}", self.day) }
     }
+}
+
+/// Writes an offset from UTC, with `colon` between its hours and its minutes.
+fn written_offset(minutes: i16, colon: &str) -> String {
+    let (sign, ahead) = (if minutes < 0 { '-' } else { '+' }, minutes.abs());
+    format!("{sign}{:02}{colon}{:02}", ahead / 60, ahead % 60)
 }
 
 impl fmt::Debug for Align {
@@ -195,7 +179,6 @@ impl Align {
     /// # Panics
     ///
     /// On a name that is not in the database; in a `const` that is a compile error.
-    #[must_use]
     #[track_caller]
     pub const fn zone(name: &str) -> Self {
         valid(Self::try_zone(name))
@@ -221,7 +204,6 @@ impl Align {
     /// # Panics
     ///
     /// Unless `day` is one of 1 to 31; in a `const` that is a compile error.
-    #[must_use]
     #[track_caller]
     pub const fn day(self, day: u8) -> Self {
         valid(self.try_day(day))
@@ -244,14 +226,15 @@ mod zones {
     use once_cell::sync::Lazy;
 
     use super::super::Period;
-    use super::{Align, Calendar, Midnight};
+    use super::{Align, Midnight};
 
     impl Align {
         /// Returns the window at the time `now`: the times at which it starts and ends, in microseconds since the
         /// epoch.
         pub(in crate::limit) fn window(self, period: Period, now: u64) -> (u64, u64) {
             let zone = self.time_zone();
-            let mut day = zone.to_datetime(time(now)).date();
+            let now_there = Timestamp::from_microsecond(now as i64).unwrap_or(Timestamp::MAX);
+            let mut day = zone.to_datetime(now_there).date();
             loop {
                 let [first, next] = self.first_days(period, day);
                 let [start, end] = [first, next].map(|day| midnight(day, &zone));
@@ -278,14 +261,14 @@ mod zones {
 
         /// Returns the first days of the window of a day, and of the next one.
         fn first_days(self, period: Period, day: Date) -> [Date; 2] {
-            let Some(unit) = period.calendar() else {
+            let Some(unit) = period.calendar else {
                 let since_monday = i32::from(day.weekday().to_monday_zero_offset());
                 let (since, days) = if period.is_week() { (since_monday, 7) } else { (0, 1) };
                 let first = day.saturating_sub(since.days());
                 return [first, first.saturating_add(days.days())];
             };
-            let (month, months) =
-                (i32::from(day.year()) * 12 + i32::from(day.month()) - 1, months(unit));
+            let months = [1, 3, 12][unit as usize];
+            let month = i32::from(day.year()) * 12 + i32::from(day.month()) - 1;
             let first = month - month.rem_euclid(months);
             let first = if self.day_of(first) <= day { first } else { first - months };
             [first, first + months].map(|month| self.day_of(month))
@@ -297,18 +280,6 @@ mod zones {
             let first = date(year, month, 1);
             date(year, month, first.days_in_month().min(self.day as i8))
         }
-    }
-
-    fn months(unit: Calendar) -> i32 {
-        match unit {
-            Calendar::Month => 1,
-            Calendar::Quarter => 3,
-            Calendar::Year => 12,
-        }
-    }
-
-    fn time(micros: u64) -> Timestamp {
-        Timestamp::from_microsecond(micros as i64).unwrap_or(Timestamp::MAX)
     }
 
     /// Returns when a day begins: at midnight, or after it where clocks skip midnight. A time before the epoch counts

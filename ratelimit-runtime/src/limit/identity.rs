@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use super::{Algorithm, Align, Calendar, Limit, LimitError, Scope};
-use crate::text::duration::parse_period;
+use crate::text::duration::{CALENDAR, DAY_US, parse_period};
 
 /// Name, algorithm, period, align and scope. Calls that agree on these and on the key share a count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -45,12 +45,8 @@ const fn hash(identity: &Identity) -> u128 {
         None => 0,
         Some(align) => align.bits(),
     };
-    let calendar = match identity.period.calendar {
-        None => 0,
-        Some(unit) => unit as u128 + 1,
-    };
+    // The calendar needs no bits: its units have the lengths of no other period with an align.
     let head = (identity.scope as u128) << 96
-        | calendar << 94
         | align << 72
         | (identity.period.micros() as u128) << 8
         | identity.algorithm as u128;
@@ -81,7 +77,7 @@ static ANNOUNCED: Mutex<NameTable> = Mutex::new(NameTable::new());
 static TRIALS: Mutex<NameTable> = Mutex::new(NameTable::new());
 
 /// The end of the name of a trial.
-const OF_TRIAL: &str = ":trial";
+pub(super) const OF_TRIAL: &str = ":trial";
 
 /// The most bytes of an announced name.
 const MAX_ANNOUNCED: usize = 1_000;
@@ -126,11 +122,6 @@ pub(super) fn name_of_trial(name: Name) -> Result<Name, LimitError> {
     keep(&format!("{name}{OF_TRIAL}"), &TRIALS)
 }
 
-/// Returns whether this is the name of a trial.
-pub(super) fn is_of_trial(name: Name) -> bool {
-    name.ends_with(OF_TRIAL)
-}
-
 fn keep(name: &str, names: &Mutex<NameTable>) -> Result<Name, LimitError> {
     let mut names = names.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(kept) = names.get(name) {
@@ -147,25 +138,19 @@ fn keep(name: &str, names: &Mutex<NameTable>) -> Result<Name, LimitError> {
     Ok(kept)
 }
 
-const DAY_US: u64 = 86_400_000_000;
-
 /// The length of a window, or the time in which a bucket refills its threshold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Period {
     /// Of a unit of the calendar, its longest length.
-    micros: u64,
-    calendar: Option<Calendar>,
+    pub(super) micros: u64,
+    pub(crate) calendar: Option<Calendar>,
 }
 
 impl Period {
     pub(super) const SECOND: Self = Self { micros: 1_000_000, calendar: None };
 
     pub(super) const fn of(unit: Calendar) -> Self {
-        Self { micros: unit.longest_us(), calendar: Some(unit) }
-    }
-
-    pub(crate) const fn calendar(self) -> Option<Calendar> {
-        self.calendar
+        Self { micros: CALENDAR[unit as usize].1, calendar: Some(unit) }
     }
 
     pub(crate) const fn new(period: Duration) -> Result<Self, LimitError> {
@@ -197,11 +182,6 @@ impl Period {
         Duration::from_micros(self.micros)
     }
 
-    /// Returns this period lengthened by `micros`.
-    pub(super) const fn plus(self, micros: u64) -> Self {
-        Self { micros: self.micros + micros, ..self }
-    }
-
     pub(super) const fn is_week(self) -> bool {
         self.micros == 7 * DAY_US
     }
@@ -209,7 +189,7 @@ impl Period {
     /// Returns whether windows of this period can start at the boundaries of `align`.
     pub(super) const fn fits(self, align: Align) -> bool {
         let is_month = matches!(self.calendar, Some(Calendar::Month));
-        let is_part = DAY_US.is_multiple_of(self.micros) && !align.is_in_zone();
+        let is_part = DAY_US.is_multiple_of(self.micros) && align.get_offset_minutes().is_some();
         let is_day = self.micros == DAY_US || self.is_week();
         (is_part || is_day || self.calendar.is_some()) && (is_month || align.day == 1)
     }

@@ -13,9 +13,6 @@ const MIN_HOLD: Duration = Duration::from_secs(1);
 /// The longest hold, which is the longest time for which a process that was killed holds its slots.
 const MAX_HOLD: Duration = Duration::from_secs(86_400);
 
-/// The period of a limit without one. It tells nothing: only the amounts of rates are derived from a period.
-const NO_PERIOD: Period = Period::SECOND;
-
 impl Limit {
     /// Admits calls while fewer than `in_flight` units of other calls are in flight. A call that is admitted holds its
     /// units until it ends: [`acquire`](crate::RateLimiter::acquire) returns a [`Permit`](crate::Permit), which holds
@@ -45,7 +42,6 @@ impl Limit {
     /// # Panics
     ///
     /// On values that [`try_in_flight`](Self::try_in_flight) rejects; in a `const` that is a compile error.
-    #[must_use]
     #[track_caller]
     pub const fn in_flight(name: &'static str, in_flight: u64) -> Self {
         super::valid(Self::try_in_flight(name, in_flight))
@@ -57,13 +53,11 @@ impl Limit {
     ///
     /// On an empty name; on 0, which would reject every call; above a billion.
     pub const fn try_in_flight(name: &'static str, in_flight: u64) -> Result<Self, LimitError> {
-        if name.is_empty() {
-            return Err(LimitError::NO_NAME);
-        }
         if in_flight == 0 {
             return Err(LimitError("`in_flight` must be at least 1: 0 would reject every call"));
         }
-        let identity = Identity::new(name, Algorithm::InFlight, NO_PERIOD);
+        // Its period tells nothing: only the amounts of rates are derived from one.
+        let identity = Identity::new(name, Algorithm::InFlight, Period::SECOND);
         let policy = Policy { hold: Some(DEFAULT_HOLD), ..Policy::DEFAULT };
         match Terms::new(identity, in_flight, in_flight) {
             Ok(terms) => Ok(Self { terms, policy }),
@@ -80,24 +74,18 @@ impl Limit {
     /// On a limit of another algorithm; below a second; above a day; on a hold that is not a whole number of
     /// milliseconds.
     pub const fn try_hold(mut self, hold: Duration) -> Result<Self, LimitError> {
-        if !self.is_in_flight() {
-            return Err(LimitError(
-                "`hold` is for units that are held while a call runs: use it with in_flight",
-            ));
-        }
-        if hold.as_nanos() < MIN_HOLD.as_nanos() {
-            return Err(LimitError("`hold` must be at least a second"));
-        }
-        if hold.as_nanos() > MAX_HOLD.as_nanos() {
-            return Err(LimitError(
-                "`hold` must be at most a day: a process that is killed keeps its units for so long",
-            ));
-        }
-        if !hold.subsec_nanos().is_multiple_of(1_000_000) {
-            return Err(LimitError("`hold` must be a whole number of milliseconds"));
-        }
-        self.policy.hold = Some(hold);
-        Ok(self)
+        Err(LimitError(if !self.is_in_flight() {
+            "`hold` is for units that are held while a call runs: use it with in_flight"
+        } else if hold.as_nanos() < MIN_HOLD.as_nanos() {
+            "`hold` must be at least a second"
+        } else if hold.as_nanos() > MAX_HOLD.as_nanos() {
+            "`hold` must be at most a day: a process that is killed keeps its units for so long"
+        } else if !hold.subsec_nanos().is_multiple_of(1_000_000) {
+            "`hold` must be a whole number of milliseconds"
+        } else {
+            self.policy.hold = Some(hold);
+            return Ok(self);
+        }))
     }
 
     /// Sets for how long Redis keeps the units of a process from which it hears nothing, 30 seconds unless set; see
@@ -106,7 +94,6 @@ impl Limit {
     /// # Panics
     ///
     /// On values that `try_hold` rejects; in a `const` that is a compile error.
-    #[must_use]
     #[track_caller]
     pub const fn hold(self, hold: Duration) -> Self {
         super::valid(self.try_hold(hold))

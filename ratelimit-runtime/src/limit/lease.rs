@@ -1,7 +1,7 @@
 //! Leases as a part of a limit: which leases are valid, and the stricter terms under which the store counts
 //! them. `lease/mod.rs` explains the terms.
 
-use super::{Algorithm, Identity, Limit, LimitError, Policy, Scope, Terms, WindowScale};
+use super::{Algorithm, Identity, Limit, LimitError, Period, Policy, Scope, Terms, WindowScale};
 
 /// The shortest period of a limit that leases. In a shorter period, a lease would end before calls could spend it.
 const MIN_PERIOD_US: u64 = 100_000;
@@ -109,7 +109,6 @@ impl Limit {
     /// # Panics
     ///
     /// On values that `try_lease` rejects; in a `const` that is a compile error.
-    #[must_use]
     #[track_caller]
     pub const fn lease(self, units: u64) -> Self {
         super::valid(self.try_lease(units))
@@ -127,7 +126,6 @@ impl Limit {
     /// # Panics
     ///
     /// On values that `try_auto_lease` rejects; in a `const` that is a compile error.
-    #[must_use]
     #[track_caller]
     pub const fn auto_lease(self) -> Self {
         super::valid(self.try_auto_lease())
@@ -135,15 +133,16 @@ impl Limit {
 
     /// Returns this limit with a lease, as far as it fits.
     pub(super) fn with_lease(self, lease: Lease) -> Self {
-        let leased = match lease {
-            Lease::UpTo(units) => self.try_lease(units.min(self.terms.lease_capacity())),
+        match lease {
+            Lease::UpTo(units) => {
+                self.try_lease(units.min(self.terms.lease_capacity())).unwrap_or(self)
+            }
             // It leases nothing where one percent is less than a unit, and counts in the same windows.
             Lease::Auto if self.terms.period_us() >= MIN_PERIOD_US && !self.is_in_flight() => {
-                return Self { policy: Policy { lease, ..self.policy }, ..self };
+                Self { policy: Policy { lease, ..self.policy }, ..self }
             }
-            Lease::None | Lease::Auto => return self,
-        };
-        leased.unwrap_or(self)
+            Lease::None | Lease::Auto => self,
+        }
     }
 
     /// Returns this limit under the terms of its leases, for tests. Its quota has the longer period.
@@ -203,34 +202,29 @@ impl Terms {
             | Algorithm::LeakyBucket
             | Algorithm::InFlight => 0,
         };
-        let period = self.identity.period.plus(stretch_us);
+        let micros = self.period_us() + stretch_us;
+        let period = Period { micros, ..self.identity.period };
         Self {
             identity: Identity { period, ..self.identity }.hashed(),
             capacity: self.lease_capacity(),
             lease_reserve: self.lease_refill(),
-            scale: WindowScale::new(self.threshold, period.micros()),
+            scale: WindowScale::new(self.threshold, micros),
             // The rate does not change, because processes that do not lease share the bucket.
             ..*self
         }
     }
 
     const fn check_can_lease(&self) -> Result<(), LimitError> {
-        if self.is_in_flight() {
-            return Err(LimitError("units in flight belong to one call, so they cannot be leased"));
-        }
-        if self.period_us() < MIN_PERIOD_US {
-            return Err(LimitError(
-                "a lease lasts for a hundredth of the period: with `lease`, `period` must be at \
-                 least 100 ms",
-            ));
-        }
-        if self.capacity <= self.lease_refill() {
-            return Err(LimitError(
-                "with `lease`, `burst` must be larger than the number of tokens that refill in a \
-                 hundredth of the period (at most a second), rounded up: raise `burst`",
-            ));
-        }
-        Ok(())
+        Err(LimitError(if self.is_in_flight() {
+            "units in flight belong to one call, so they cannot be leased"
+        } else if self.period_us() < MIN_PERIOD_US {
+            "a lease lasts for a hundredth of the period: with `lease`, `period` must be at least 100 ms"
+        } else if self.capacity <= self.lease_refill() {
+            "with `lease`, `burst` must be larger than the number of tokens that refill in a \
+             hundredth of the period (at most a second), rounded up: raise `burst`"
+        } else {
+            return Ok(());
+        }))
     }
 
     /// Returns the most units that a process leases automatically.

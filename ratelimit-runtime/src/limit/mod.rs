@@ -65,6 +65,7 @@ use crate::printing::error_of_text;
 /// const NEVER: Limit = Limit::sliding("never", 0, Duration::from_secs(60));
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[must_use]
 pub struct Limit {
     terms: Terms,
     policy: Policy,
@@ -77,7 +78,6 @@ impl Limit {
     /// # Panics
     ///
     /// On values that [`Limit::new`] rejects; in a `const` that is a compile error.
-    #[must_use]
     #[track_caller]
     pub const fn sliding(name: &'static str, threshold: u64, period: Duration) -> Self {
         valid(Self::new(name, Algorithm::Sliding, threshold, period))
@@ -89,7 +89,6 @@ impl Limit {
     /// # Panics
     ///
     /// On values that [`Limit::new`] rejects; in a `const` that is a compile error.
-    #[must_use]
     #[track_caller]
     pub const fn fixed(name: &'static str, threshold: u64, period: Duration) -> Self {
         valid(Self::new(name, Algorithm::Fixed, threshold, period))
@@ -138,7 +137,6 @@ impl Limit {
     /// # Panics
     ///
     /// On an empty name, and on a period that [`Limit::new`] rejects; in a `const` that is a compile error.
-    #[must_use]
     #[track_caller]
     pub const fn once(name: &'static str, within: Duration) -> Self {
         let mut limit = Self::fixed(name, 1, within).hidden(true);
@@ -160,7 +158,6 @@ impl Limit {
     /// # Panics
     ///
     /// On values that [`Limit::new`] rejects; in a `const` that is a compile error.
-    #[must_use]
     #[track_caller]
     pub const fn calendar(name: &'static str, threshold: u64, unit: Calendar) -> Self {
         valid(Self::try_calendar(name, threshold, unit))
@@ -194,7 +191,6 @@ impl Limit {
     /// # Panics
     ///
     /// On values that [`Limit::new`] rejects; in a `const` that is a compile error.
-    #[must_use]
     #[track_caller]
     pub const fn sliding_counter(name: &'static str, threshold: u64, period: Duration) -> Self {
         valid(Self::new(name, Algorithm::SlidingCounter, threshold, period))
@@ -213,7 +209,6 @@ impl Limit {
     /// # Panics
     ///
     /// On values that [`Limit::new`] rejects; in a `const` that is a compile error.
-    #[must_use]
     #[track_caller]
     pub const fn token_bucket(name: &'static str, threshold: u64, period: Duration) -> Self {
         valid(Self::new(name, Algorithm::TokenBucket, threshold, period))
@@ -225,7 +220,6 @@ impl Limit {
     /// # Panics
     ///
     /// On values that [`Limit::new`] rejects; in a `const` that is a compile error.
-    #[must_use]
     #[track_caller]
     pub const fn leaky_bucket(name: &'static str, threshold: u64, period: Duration) -> Self {
         valid(Self::new(name, Algorithm::LeakyBucket, threshold, period))
@@ -246,11 +240,8 @@ impl Limit {
         threshold: u64,
         period: Duration,
     ) -> Result<Self, LimitError> {
-        if name.is_empty() {
-            return Err(LimitError::NO_NAME);
-        }
         if threshold == 0 {
-            return Err(LimitError::NO_THRESHOLD);
+            return Err(LimitError("`threshold` must be at least 1: 0 would reject every call"));
         }
         let period = match Period::new(period) {
             Ok(period) => period,
@@ -283,17 +274,15 @@ impl Limit {
         if burst == 0 {
             return Err(LimitError("`burst` must be at least 1: 0 would reject every call"));
         }
-        match Terms::new(self.terms.identity, self.terms.threshold, burst) {
-            Ok(terms) => {
-                self.terms = terms;
-                self.policy.has_burst = true;
-                match self.policy.lease {
-                    Lease::None => Ok(self),
-                    Lease::UpTo(units) => self.try_lease(units),
-                    Lease::Auto => self.try_auto_lease(),
-                }
-            }
-            Err(invalid) => Err(invalid),
+        self.terms = match Terms::new(self.terms.identity, self.terms.threshold, burst) {
+            Ok(terms) => terms,
+            Err(invalid) => return Err(invalid),
+        };
+        self.policy.has_burst = true;
+        match self.policy.lease {
+            Lease::None => Ok(self),
+            Lease::UpTo(units) => self.try_lease(units),
+            Lease::Auto => self.try_auto_lease(),
         }
     }
 
@@ -311,7 +300,7 @@ impl Limit {
         if !self.terms.identity.period.fits(align) {
             return Err(LimitError(if align.day > 1 {
                 "`align_day` is the day on which months begin: use it with the period `month`"
-            } else if align.is_in_zone() {
+            } else if align.get_offset_minutes().is_none() {
                 "in a time zone, a window is a day (1d), a week (7d), a month, a quarter or a year"
             } else {
                 "with `align`, `period` must divide a day (15m, 1h, 1d), or be a week (7d) or a month"
@@ -327,7 +316,6 @@ impl Limit {
     /// # Panics
     ///
     /// On values that [`try_burst`](Self::try_burst) rejects; in a `const` that is a compile error.
-    #[must_use]
     #[track_caller]
     pub const fn burst(self, burst: u64) -> Self {
         valid(self.try_burst(burst))
@@ -339,7 +327,6 @@ impl Limit {
     /// # Panics
     ///
     /// On values that [`try_align`](Self::try_align) rejects; in a `const` that is a compile error.
-    #[must_use]
     #[track_caller]
     pub const fn align(self, align: Align) -> Self {
         valid(self.try_align(align))
@@ -375,17 +362,8 @@ const fn valid<T: Copy>(value: Result<T, LimitError>) -> T {
 pub struct LimitError(pub(crate) &'static str);
 
 impl LimitError {
-    const SLOW_FILL: Self = Self(
-        "this bucket takes more than 100 years to fill: lower `burst` or `period`, or raise `threshold`",
-    );
-
     pub(crate) const TOO_LARGE: Self =
         Self("an amount is at most 999,999,999,999,999: count in a larger unit, such as thousands");
-
-    const IMPRECISE: Self = Self(
-        "amounts of this size would be rounded by more than 0.1 %: count in a larger unit, such as thousands, or use \
-         sliding or fixed",
-    );
 
     /// The largest amount: what a header field can show (RFC 9651, section 3.3.1).
     pub(crate) const MAX_AMOUNT: u64 = 999_999_999_999_999;
@@ -400,8 +378,6 @@ impl LimitError {
 
     const REMEMBERS: Self =
         Self("a limit that remembers calls has no amounts: change the limit beside it");
-
-    const NO_THRESHOLD: Self = Self("`threshold` must be at least 1: 0 would reject every call");
 
     /// The longest period and the longest time a bucket may take to fill: 100 years.
     ///
@@ -456,7 +432,7 @@ impl Limit {
     /// Returns the unit of the calendar, if windows have one.
     #[must_use]
     pub const fn get_calendar(&self) -> Option<Calendar> {
-        self.terms.identity.period.calendar()
+        self.terms.identity.period.calendar
     }
 
     /// Returns where windows start, if an [align](Self::align) is set.

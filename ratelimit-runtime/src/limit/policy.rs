@@ -1,13 +1,12 @@
 //! The policy of a limit: the part that stores do not receive. It says whether the limit counts a call, and its label
 //! in replies and reports.
 
-use std::fmt;
 use std::time::Duration;
 
 use super::{Identity, Lease, Limit, LimitError, Terms};
 
 /// The settings of a limit that say how a call is treated before and after its decision: [`Limit::policy`].
-// A new setting has its place here, in `serde.rs`, and in `write`.
+// A new setting has its place here, in `serde.rs`, and in the `Debug` of a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(clippy::struct_excessive_bools, reason = "each is a setting of its own")]
 #[non_exhaustive]
@@ -79,7 +78,6 @@ impl Limit {
     }
 
     /// Sets which processes share the count; [`Scope::Global`] unless set.
-    #[must_use]
     pub const fn scope(mut self, scope: Scope) -> Self {
         self.policy.scope = scope;
         // A count of the process and a count of the fleet are different counts.
@@ -89,7 +87,6 @@ impl Limit {
 
     /// Sets what happens to a call when Redis cannot decide; the limiter's
     /// [default](crate::Builder::on_error) unless set.
-    #[must_use]
     pub const fn on_error(mut self, on_error: OnError) -> Self {
         self.policy.on_error = Some(on_error);
         self
@@ -98,7 +95,6 @@ impl Limit {
     /// With `true`, admits every call. Use it to try a limit out. The limiter decides, counts and reports calls as
     /// usual, but [`check`](crate::RateLimiter::check) returns `Ok` even if the [`Decision`](crate::Decision) is not
     /// `allowed`.
-    #[must_use]
     pub const fn shadow(mut self, shadow: bool) -> Self {
         self.policy.shadow = shadow;
         self
@@ -110,7 +106,6 @@ impl Limit {
     ///
     /// Use it for a limit that tells clients about others, such as one of all requests together, or about how abuse is
     /// found out.
-    #[must_use]
     pub const fn hidden(mut self, hidden: bool) -> Self {
         self.policy.hidden = hidden;
         self
@@ -152,7 +147,6 @@ impl Limit {
     /// # Panics
     ///
     /// On values that `try_notify_at` rejects; in a `const` that is a compile error.
-    #[must_use]
     #[track_caller]
     pub const fn notify_at(self, percent: u8) -> Self {
         super::valid(self.try_notify_at(percent))
@@ -168,7 +162,6 @@ impl Limit {
     ///
     /// On Redis, a tokio runtime must have time enabled; in one process, a call waits in any executor. To wait in a
     /// stream, see `stream`: there, a limit without `wait` waits as long as it takes.
-    #[must_use]
     pub const fn wait(mut self, wait: Duration) -> Self {
         self.policy.wait = Some(wait);
         self
@@ -177,37 +170,6 @@ impl Limit {
     /// Returns how long a call may wait. A shadow rejects nothing, so its calls do not wait.
     pub(crate) const fn max_wait(&self) -> Option<Duration> {
         if self.policy.shadow { None } else { self.policy.wait }
-    }
-}
-
-impl Policy {
-    /// Writes what a [`Limit`] shows of its policy, each setting after a comma.
-    pub(super) fn write(self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { scope, on_error, shadow, wait, lease, hold, hidden, notify_at, once, .. } = self;
-        if scope != Scope::Global {
-            write!(f, ", {scope:?}")?;
-        }
-        if let Some(on_error) = on_error {
-            write!(f, ", on_error {on_error:?}")?;
-        }
-        if let Some(wait) = wait {
-            write!(f, ", wait {wait:?}")?;
-        }
-        if lease != Lease::None {
-            write!(f, ", lease {lease:?}")?;
-        }
-        if let Some(hold) = hold {
-            write!(f, ", hold {hold:?}")?;
-        }
-        if let Some(percent) = notify_at {
-            write!(f, ", notify_at {percent}")?;
-        }
-        for (is_set, word) in [(shadow, "shadow"), (hidden, "hidden"), (once, "once")] {
-            if is_set {
-                write!(f, ", {word}")?;
-            }
-        }
-        Ok(())
     }
 }
 
@@ -257,9 +219,7 @@ impl Limit {
     pub(crate) const fn access(&self) -> Access {
         if self.policy.blocked { Access::Blocked } else { Access::Limited }
     }
-}
 
-impl Limit {
     /// The limit of a call without limits.
     pub(crate) const NONE: Self = {
         let mut limit = Self::sliding("none", 1, Duration::from_secs(1));

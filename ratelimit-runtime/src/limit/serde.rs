@@ -6,12 +6,13 @@ use std::time::Duration;
 use serde::de::{self, Deserialize, Deserializer};
 use serde::ser::{self, Serialize, Serializer};
 
-use super::text::{limit_of, with_word};
+use super::text::limit_of;
 use super::{
-    Algorithm, Align, Lease, Limit, LimitError, Name, OnError, ParseLimitError, Period, Scope,
+    Algorithm, Align, Lease, Limit, LimitError, Name, OnError, ParseLimitError, Period, Policy,
+    Scope,
 };
 use crate::text::duration::{parse_period, parse_seconds, parse_text};
-use crate::text::limit::algorithm_of;
+use crate::text::limit::{LimitText, algorithm_of};
 use crate::text::offset::{AlignText, read_align};
 
 /// The fields of a limit, with the names of the arguments of the attribute.
@@ -70,8 +71,7 @@ enum LeaseField {
 #[serde(untagged, expecting = "write a duration such as \"1h30m\", or a number of seconds")]
 enum PeriodField {
     Text(String),
-    Seconds(u64),
-    Fraction(f64),
+    Seconds(f64),
 }
 
 /// Reads the arguments of the attribute: `name`, and either `limit`, a text of [`Limit::parse`], or `threshold` and
@@ -120,20 +120,15 @@ impl Limit {
     }
 }
 
+/// Makes the name of a limit, which the process keeps.
+type MakeName = fn(&str) -> Result<Name, LimitError>;
+
 impl LimitFields {
-    fn limit(
-        self,
-        make_name: fn(&str) -> Result<Name, LimitError>,
-    ) -> Result<Limit, ParseLimitError> {
-        self.read(make_name).map_err(|error| {
-            ParseLimitError::new(format_args!("the limit `{}`: {error}", self.name))
-        })
+    fn limit(self, make_name: MakeName) -> Result<Limit, String> {
+        self.read(make_name).map_err(|error| format!("the limit `{}`: {error}", self.name))
     }
 
-    fn read(
-        &self,
-        make_name: fn(&str) -> Result<Name, LimitError>,
-    ) -> Result<Limit, Box<dyn Error>> {
+    fn read(&self, make_name: MakeName) -> Result<Limit, Box<dyn Error>> {
         let Self { name, limit: text, threshold, period, burst, in_flight, algo, .. } = self;
         let has_neither = burst.is_none() && algo.is_none();
         let mut limit = match (text, threshold, period, in_flight) {
@@ -145,8 +140,8 @@ impl LimitFields {
                 let known = Algorithm::RATES.map(Algorithm::as_str);
                 let algorithm =
                     algo.as_deref().map(|word| algorithm_of(word, &known)).transpose()?;
-                let algorithm = algorithm.map(with_word);
-                limit_of(make_name(name), algorithm, *threshold, period.period()?, *burst)?
+                let (threshold, period, burst) = (*threshold, period.period()?, *burst);
+                limit_of(make_name(name), LimitText { threshold, period, burst, algorithm })?
             }
             _ => {
                 return Err("write one of these: `limit = \"300/minute\"`, `threshold` with `period`, or `in_flight`"
@@ -164,24 +159,17 @@ impl LimitFields {
             Some(LeaseField::Auto) => limit.try_auto_lease()?,
             None => limit,
         };
-        if let Some(wait) = &self.wait {
-            limit = limit.wait(wait.duration()?);
-        }
+        limit.policy.wait = self.wait.as_ref().map(PeriodField::duration).transpose()?;
         if let Some(percent) = self.notify_at {
             limit = limit.try_notify_at(percent)?;
-        }
-        if let Some(on_error) = self.on_error {
-            limit = limit.on_error(on_error);
         }
         if self.once && (limit.algorithm() != Algorithm::Fixed || limit.threshold() != 1) {
             return Err("`once` remembers ids: write `threshold = 1`, `algo = \"fixed\"`, and as `period` for how long"
                 .into());
         }
-        limit.policy.once = self.once;
-        Ok(limit
-            .scope(self.scope.unwrap_or_default())
-            .shadow(self.shadow)
-            .hidden(self.hidden || self.once))
+        let Self { shadow, once, on_error, .. } = *self;
+        let policy = Policy { shadow, once, on_error, hidden: self.hidden || once, ..limit.policy };
+        Ok(Limit { policy, ..limit }.scope(self.scope.unwrap_or_default()))
     }
 
     fn align(&self) -> Result<Option<Align>, Box<dyn Error>> {
@@ -191,11 +179,8 @@ impl LimitFields {
             Some(AlignText::Minutes(minutes)) => Align::offset_minutes(minutes),
             Some(AlignText::Zone(name)) => Align::try_zone(name)?,
         };
-        match self.align_day {
-            None => Ok(Some(align)),
-            Some(day @ 1..=31) => Ok(Some(align.day(day))),
-            Some(_) => Err("`align_day` must be one of 1 to 31".into()),
-        }
+        let align = align.try_day(self.align_day.unwrap_or(1));
+        Ok(Some(align.map_err(|_| "`align_day` must be one of 1 to 31")?))
     }
 }
 
@@ -218,11 +203,10 @@ impl PeriodField {
     fn duration(&self) -> Result<Duration, ParseLimitError> {
         let micros = match self {
             Self::Text(text) => parse_text(text),
-            Self::Seconds(seconds) => parse_seconds(&seconds.to_string(), ""),
-            Self::Fraction(seconds) if seconds.is_sign_negative() => {
-                return Err(ParseLimitError::new("a duration cannot be negative"));
+            Self::Seconds(seconds) if seconds.is_sign_negative() => {
+                Err("a duration cannot be negative".to_owned())
             }
-            Self::Fraction(seconds) => parse_seconds(&seconds.to_string(), ""),
+            Self::Seconds(seconds) => parse_seconds(&seconds.to_string(), ""),
         };
         micros.map(Duration::from_micros).map_err(ParseLimitError::new)
     }
@@ -238,20 +222,19 @@ impl Serialize for Limit {
                 "the limit `{name}` is blocked by an amount of 0, which a configuration cannot say: write another limit"
             )));
         }
-        let (is_in_flight, amount) = (self.is_in_flight(), self.threshold());
+        let (is_rate, amount) = (!self.is_in_flight(), self.threshold());
         let align = self.get_align();
         let align_day = align.map(|align| align.day).filter(|day| *day > 1);
         LimitFields {
             name: self.name().to_owned(),
             limit: None,
-            threshold: (!is_in_flight).then_some(amount),
-            period: (!is_in_flight)
-                .then(|| PeriodField::Text(self.terms.identity.period.to_string())),
+            threshold: is_rate.then_some(amount),
+            period: is_rate.then(|| PeriodField::Text(self.terms.identity.period.to_string())),
             burst: policy.has_burst.then(|| self.capacity()),
-            in_flight: is_in_flight.then_some(amount),
+            in_flight: (!is_rate).then_some(amount),
             hold: policy.hold.map(PeriodField::of),
-            algo: (!is_in_flight).then(|| self.algorithm().as_str().to_owned()),
-            align: align.map(|align| align.on_first_day().to_string()),
+            algo: is_rate.then(|| self.algorithm().as_str().to_owned()),
+            align: align.map(|align| align.day(1).to_string()),
             align_day,
             scope: (policy.scope != Scope::Global).then_some(policy.scope),
             on_error: policy.on_error,

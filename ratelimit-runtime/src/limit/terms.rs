@@ -26,11 +26,6 @@ impl WindowScale {
         Self { grain, span: period_us.div_ceil(grain) }
     }
 
-    /// Returns whether a grain is at most a thousandth of the period.
-    const fn is_precise(self) -> bool {
-        self.grain == 1 || self.span >= 1_000
-    }
-
     /// Returns the time from the start of a window until `count`, the count of the window before it, weighs at
     /// most `room`; at most `period`.
     pub(crate) fn until(self, count: u64, room: u64, period: u64) -> u64 {
@@ -129,6 +124,9 @@ impl Terms {
         capacity: u64,
     ) -> Result<Self, LimitError> {
         let period_us = identity.period.micros();
+        if identity.name.is_empty() {
+            return Err(LimitError::NO_NAME);
+        }
         if matches!(identity.algorithm, Algorithm::InFlight) && threshold > Self::MOST_IN_FLIGHT {
             return Err(LimitError("`in_flight` must be at most 1,000,000,000"));
         }
@@ -136,21 +134,25 @@ impl Terms {
             return Err(LimitError::TOO_LARGE);
         }
         let Some(rate) = Rate::new(threshold, period_us, capacity) else {
-            return Err(LimitError::SLOW_FILL);
+            return Err(LimitError(
+                "this bucket takes more than 100 years to fill: lower `burst` or `period`, or raise `threshold`",
+            ));
         };
         let scale = WindowScale::new(threshold, period_us);
         let is_precise = match identity.algorithm {
             Algorithm::TokenBucket | Algorithm::LeakyBucket => {
                 rate.is_close_to(threshold, period_us)
             }
-            Algorithm::SlidingCounter => scale.is_precise(),
+            Algorithm::SlidingCounter => scale.grain == 1 || scale.span >= 1_000,
             Algorithm::Sliding | Algorithm::Fixed | Algorithm::InFlight => true,
         };
-        if is_precise {
-            Ok(Self { identity, threshold, capacity, lease_reserve: 0, rate, scale, windows: None })
-        } else {
-            Err(LimitError::IMPRECISE)
+        if !is_precise {
+            return Err(LimitError(
+                "amounts of this size would be rounded by more than 0.1 %: count in a larger unit, such as \
+                 thousands, or use sliding or fixed",
+            ));
         }
+        Ok(Self { identity, threshold, capacity, lease_reserve: 0, rate, scale, windows: None })
     }
 
     /// Creates terms with the largest amounts up to `threshold` that the algorithm can count, and of a bucket the
@@ -164,7 +166,7 @@ impl Terms {
         let threshold = threshold.clamp(1, most);
         let filled = u128::from(LimitError::MAX_US) * u128::from(threshold);
         let burst = filled / u128::from(identity.period.micros());
-        let burst = u64::try_from(burst).unwrap_or(u64::MAX).clamp(1, Self::MOST_PRECISE);
+        let burst = burst.clamp(1, u128::from(Self::MOST_PRECISE)) as u64;
         let capacity = if identity.algorithm.is_bucket() { burst } else { threshold };
         Self::new(identity, threshold, capacity)
             .unwrap_or_else(|_| unreachable!("the bounds are those of `new`"))
@@ -186,15 +188,12 @@ impl Terms {
 
     /// Returns the time from a calendar boundary to the next multiple of the period since the epoch, in
     /// microseconds; `None` for windows that start with their first call, or that have several lengths.
-    pub(crate) const fn shift_us(&self) -> Option<u64> {
-        match self.align() {
-            None => None,
-            Some(align) => self.identity.period.shift_us(align),
-        }
+    pub(crate) fn shift_us(&self) -> Option<u64> {
+        self.identity.period.shift_us(self.align()?)
     }
 
     /// Returns whether the windows are of the calendar, and have several lengths.
-    pub(crate) const fn has_calendar_windows(&self) -> bool {
+    pub(crate) fn has_calendar_windows(&self) -> bool {
         self.align().is_some() && self.shift_us().is_none()
     }
 

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::{Algorithm, Calendar, Limit, LimitError, Name};
+use super::{Algorithm, Calendar, Lease, Limit, LimitError, Name, Scope};
 use crate::printing::error_of_text;
 use crate::text::limit::LimitText;
 
@@ -32,10 +32,20 @@ impl fmt::Debug for Limit {
             }
             write!(f, " {}", self.algorithm())?;
         }
-        if let Some(align) = self.terms.identity.align {
-            write!(f, ", align {align}")?;
-        }
-        self.policy.write(f)?;
+        let policy = self.policy;
+        let settings = [
+            self.terms.identity.align.map(|align| format!("align {align}")),
+            (policy.scope != Scope::Global).then(|| format!("{:?}", policy.scope)),
+            policy.on_error.map(|on_error| format!("on_error {on_error:?}")),
+            policy.wait.map(|wait| format!("wait {wait:?}")),
+            (policy.lease != Lease::None).then(|| format!("lease {:?}", policy.lease)),
+            policy.hold.map(|hold| format!("hold {hold:?}")),
+            policy.notify_at.map(|percent| format!("notify_at {percent}")),
+            policy.shadow.then(|| "shadow".to_owned()),
+            policy.hidden.then(|| "hidden".to_owned()),
+            policy.once.then(|| "once".to_owned()),
+        ];
+        settings.into_iter().flatten().try_for_each(|setting| write!(f, ", {setting}"))?;
         f.write_str(")")
     }
 }
@@ -71,58 +81,42 @@ impl Limit {
     /// On a text of another form; on values that [`Limit::new`], [`try_burst`](Self::try_burst) or
     /// [`kept_name`](Self::kept_name) reject.
     pub fn parse(name: &str, text: &str) -> Result<Self, ParseLimitError> {
-        let failed = |message: &dyn fmt::Display| {
-            ParseLimitError::new(format_args!("the limit `{text}`: {message}"))
-        };
-        let LimitText { threshold, period, burst, algorithm } =
-            LimitText::read(text, &Algorithm::RATES.map(Algorithm::as_str))
-                .map_err(|message| failed(&message))?;
-        let algorithm = algorithm.map(with_word);
-        limit_of(Limit::kept_name(name), algorithm, threshold, period, burst)
-            .map_err(|error| failed(&error))
+        LimitText::read(text, &Algorithm::RATES.map(Algorithm::as_str))
+            .map_err(ParseLimitError)
+            .and_then(|values| limit_of(Limit::kept_name(name), values))
+            .map_err(|error| ParseLimitError::new(format_args!("the limit `{text}`: {error}")))
     }
 }
 
 /// Creates a limit. Without an algorithm, a limit with a burst is a token bucket, one of the calendar fixed, and any
-/// other a sliding window. `period` is a number of microseconds, or a unit of the calendar.
+/// other a sliding window.
 pub(super) fn limit_of(
     name: Result<Name, LimitError>,
-    algorithm: Option<Algorithm>,
-    threshold: u64,
-    (period_us, unit): (u64, Option<&str>),
-    burst: Option<u64>,
+    values: LimitText,
 ) -> Result<Limit, ParseLimitError> {
+    let LimitText { threshold, period: (micros, unit), burst, algorithm } = values;
     let default = if burst.is_some() { Algorithm::TokenBucket } else { Algorithm::Sliding };
-    let period = Duration::from_micros(period_us);
-    let limit = name.and_then(|name| match unit {
-        None => Limit::new(name, algorithm.unwrap_or(default), threshold, period),
-        Some(_) if algorithm.is_some_and(|algorithm| algorithm != Algorithm::Fixed) => {
-            Err(LimitError(
-                "months, quarters and years are `fixed`: remove the algorithm, or write days",
-            ))
+    let is_meant = |known: &Algorithm| Some(known.as_str()) == algorithm;
+    let algorithm = Algorithm::RATES.into_iter().find(is_meant);
+    let limit = name.and_then(|name| match unit.and_then(Calendar::find) {
+        None => {
+            let period = Duration::from_micros(micros);
+            Limit::new(name, algorithm.unwrap_or(default), threshold, period)
         }
-        Some(word) => {
-            let unit = Calendar::find(word);
-            let unit = unit.unwrap_or_else(|| unreachable!("the words are those of the units"));
+        Some(unit) if algorithm.is_none_or(|algorithm| algorithm == Algorithm::Fixed) => {
             Limit::try_calendar(name, threshold, unit)
         }
+        Some(_) => Err(LimitError(
+            "months, quarters and years are `fixed`: remove the algorithm, or write days",
+        )),
     });
-    let limit = limit.and_then(|limit| match burst {
-        Some(burst) => limit.try_burst(burst),
-        None => Ok(limit),
-    });
-    limit.map_err(ParseLimitError::new)
-}
-
-pub(super) fn with_word(word: &str) -> Algorithm {
-    let found = Algorithm::RATES.into_iter().find(|algorithm| algorithm.as_str() == word);
-    found.unwrap_or(Algorithm::Sliding)
+    let with_burst = |limit: Limit| burst.map_or(Ok(limit), |burst| limit.try_burst(burst));
+    limit.and_then(with_burst).map_err(ParseLimitError::new)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limit::Scope;
 
     #[track_caller]
     fn error(text: &str) -> String {

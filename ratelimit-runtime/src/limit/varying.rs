@@ -1,6 +1,6 @@
 //! Limits whose amounts depend on the caller: the same count, with other amounts.
 
-use super::identity::{is_of_trial, name_of_trial};
+use super::identity::{OF_TRIAL, name_of_trial};
 use super::{Align, Identity, Lease, Limit, LimitError, Policy, Terms};
 
 impl Limit {
@@ -48,10 +48,7 @@ impl Limit {
         let capacity = self.algorithm().default_capacity(threshold);
         let terms = Terms::new(self.terms.identity, threshold, capacity)?;
         let limit = Self { terms: Terms { windows: self.terms.windows, ..terms }, policy };
-        match burst {
-            Some(burst) => limit.try_burst(burst),
-            None => Ok(limit),
-        }
+        burst.map_or(Ok(limit), |burst| limit.try_burst(burst))
     }
 
     /// Returns this limit with windows that begin where `align` says, for windows that depend on the caller: the zone
@@ -80,8 +77,8 @@ impl Limit {
     ///
     /// As for [`try_align`](Self::try_align).
     pub fn with_align(&self, align: Align) -> Result<Self, LimitError> {
-        self.try_align(align)?;
-        Ok(Self { terms: Terms { windows: Some(align), ..self.terms }, ..*self })
+        let terms = Terms { windows: Some(align), ..self.terms };
+        self.try_align(align).map(|_| Self { terms, ..*self })
     }
 
     /// Returns this limit with computed amounts, and with a lease as far as it fits. Amounts that do not fit are an
@@ -120,7 +117,7 @@ impl Limit {
 
     /// Returns whether this is the trial of a rule.
     pub(crate) fn is_trial(&self) -> bool {
-        self.policy.shadow && self.policy.varies && is_of_trial(self.terms.identity.name)
+        self.policy.shadow && self.policy.varies && self.name().ends_with(OF_TRIAL)
     }
 
     /// Returns this limit with the amounts of a rule, and what does not fit. Without a `threshold` or a `burst`, the

@@ -45,15 +45,14 @@ pub struct AnnotatedLimit {
 /// ```
 #[must_use]
 pub fn limits() -> Vec<AnnotatedLimit> {
-    let seen = registry::limits_with_counts();
+    let seen = registry::limits_with_counts().into_iter();
     let rules = with_set(|limiter| {
         let checker = limiter.checker();
         (checker.rules.table(), checker.backend.clock().local())
     });
-    let annotated = |(registered, calls): (RegisteredLimit, CallCounts)| {
-        let RegisteredLimit { limit, place, is_computed } = registered;
+    let annotated = seen.map(|(RegisteredLimit { limit, place, is_computed }, calls)| {
         let rule = rules.as_ref().and_then(|(rules, now)| rules.as_ref()?.rule_of(&limit, *now));
         AnnotatedLimit { limit, place, is_computed, rule, calls }
-    };
-    seen.into_iter().map(annotated).collect()
+    });
+    annotated.collect()
 }

@@ -1,6 +1,5 @@
 //! The builder of a limiter.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,16 +7,18 @@ use super::RateLimiter;
 #[cfg(feature = "rules")]
 use super::rules::{RuleFeed, Rules};
 use crate::backend::{Backend, BackendSettings};
+use crate::check::Checker;
 use crate::clock::Clock;
 use crate::key::KeySecret;
+use crate::lease::Leases;
 use crate::limit::OnError;
 use crate::local::Local;
+use crate::printing::debug_by_name;
 use crate::reply::BuildError;
-#[cfg(feature = "actix")]
-use crate::reply::Source;
 use crate::report::{self, LogSecret, RejectedCall, ReportSettings};
 #[cfg(feature = "redis")]
 use crate::store::redis::{CredentialsProvider, LoginSettings, Provider, Redis};
+use crate::waiting::Waiting;
 
 /// The longest deadline. A longer one is shortened to this.
 const MAX_DEADLINE: Duration = Duration::from_secs(86_400);
@@ -41,7 +42,7 @@ const MAX_DEADLINE: Duration = Duration::from_secs(86_400);
 pub struct Builder {
     pub(super) redis: Option<String>,
     #[cfg(feature = "redis")]
-    login: LoginSettings,
+    pub(super) login: LoginSettings,
     max_pending: usize,
     pub(super) key_prefix: String,
     pub(super) max_keys: usize,
@@ -299,7 +300,11 @@ impl Builder {
     /// read or has a mistake.
     #[cfg_attr(feature = "actix", track_caller)]
     pub fn build(self) -> Result<RateLimiter, BuildError> {
-        let is_alone = cfg!(feature = "redis") && self.redis.is_none() && self.sets_redis();
+        let default = Self::default();
+        let sets_redis = self.key_prefix != default.key_prefix
+            || self.settings.deadline != default.settings.deadline
+            || self.max_pending != default.max_pending;
+        let is_alone = cfg!(feature = "redis") && self.redis.is_none() && sets_redis;
         let limiter = self.build_unreported()?;
         if is_alone && std::env::var_os("RATELIMIT_REDIS_URL").is_some_and(|url| !url.is_empty()) {
             tracing::warn!(
@@ -308,19 +313,11 @@ impl Builder {
             );
         }
         #[cfg(feature = "actix")]
-        if limiter.source() == Source::Embedded {
+        if limiter.checker.backend.shared.is_none() {
             super::workers::check(std::panic::Location::caller());
         }
         report::describe();
         Ok(limiter)
-    }
-
-    /// Returns whether there are settings that only Redis uses.
-    fn sets_redis(&self) -> bool {
-        let default = Self::default();
-        self.key_prefix != default.key_prefix
-            || self.settings.deadline != default.settings.deadline
-            || self.max_pending != default.max_pending
     }
 
     /// Builds the limiter, and calls neither the recorder of metrics nor a subscriber of events.
@@ -334,31 +331,28 @@ impl Builder {
         if self.max_pending == 0 {
             return Err(BuildError::ZeroPending);
         }
-        self.settings.key_secret = match self.key_secret.as_deref() {
-            None => KeySecret::random(),
-            Some(secret) if secret.len() < KeySecret::FEWEST => {
+        if let Some(secret) = self.key_secret.as_deref() {
+            if secret.len() < KeySecret::FEWEST {
                 return Err(BuildError::ShortKeySecret);
             }
-            Some(secret) => KeySecret::new(secret),
-        };
+            self.settings.key_secret = KeySecret::new(secret);
+        }
         // With a longer deadline, the end of a request could exceed the range of `Instant`.
-        let deadline = self.settings.deadline.min(MAX_DEADLINE);
-        self.settings.deadline = deadline;
+        self.settings.deadline = self.settings.deadline.min(MAX_DEADLINE);
         let background = Arc::default();
+        #[cfg(not(feature = "redis"))]
+        let shared = None;
+        #[cfg(feature = "redis")]
         let shared = match &self.redis {
-            #[cfg(feature = "redis")]
             None if self.login.provider.is_some() => {
                 return Err(BuildError::CredentialsWithoutRedis);
             }
             None => None,
-            #[cfg(not(feature = "redis"))]
-            Some(_) => return Err(BuildError::RedisDisabled),
-            #[cfg(feature = "redis")]
             Some(url) => Some(Redis::new(
                 url,
                 &self.login,
                 &self.key_prefix,
-                deadline,
+                self.settings.deadline,
                 self.max_pending,
                 self.clock.clone(),
                 Arc::clone(&background),
@@ -366,15 +360,28 @@ impl Builder {
         };
         let local = Local::new(self.max_keys, self.clock);
         let backend = Backend::new(local, shared, background, self.settings);
-        let limiter = RateLimiter::of_backend(backend, self.max_waiting);
-        #[cfg(feature = "rules")]
-        let limiter = {
-            let start = |rules| RuleFeed::start(rules, &limiter.checker);
-            let feed = self.rules.map(start).transpose()?;
-            RateLimiter { feed, ..limiter }
-        };
-        Ok(limiter)
+        let checker = checker_of(backend, self.max_waiting);
+        Ok(RateLimiter {
+            #[cfg(feature = "rules")]
+            feed: self.rules.map(|rules| RuleFeed::start(rules, &checker)).transpose()?,
+            checker,
+        })
     }
+}
+
+fn checker_of(backend: Backend, max_waiting: usize) -> Checker {
+    let backend = Arc::new(backend);
+    let leases = Leases::new(&backend);
+    let holder = Arc::downgrade(&leases);
+    let listener = move |key_id| {
+        if let Some(leases) = holder.upgrade() {
+            leases.give_back(key_id);
+        }
+    };
+    let _ = backend.notices.on_block.set(Box::new(listener));
+    let rules = Arc::default();
+    let waiting = Waiting::new(&backend, &rules, max_waiting);
+    Checker { backend, leases, waiting, rules }
 }
 
 impl Default for Builder {
@@ -403,19 +410,5 @@ impl Default for Builder {
     }
 }
 
-/// Omits the URL, because it may contain a password.
-impl fmt::Debug for Builder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Builder")
-            .field("key_prefix", &self.key_prefix)
-            .field("deadline", &self.settings.deadline)
-            .field("max_pending", &self.max_pending)
-            .field("max_keys", &self.max_keys)
-            .field("max_waiting", &self.max_waiting)
-            .field("clock", &self.clock)
-            .field("on_error", &self.settings.on_error)
-            .field("instances", &self.settings.instances)
-            .field("cache_rejections", &self.settings.caches_rejections)
-            .finish_non_exhaustive()
-    }
-}
+// The URL and the secret may not be shown.
+debug_by_name!("Builder" [] Builder);

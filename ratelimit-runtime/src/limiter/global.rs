@@ -11,7 +11,6 @@ use crate::limit::Scope;
 use crate::printing::error_by_text;
 use crate::reply::{BuildError, Source};
 use crate::report;
-use crate::sticky::StickyFlag;
 
 static GLOBAL: OnceCell<RateLimiter> = OnceCell::new();
 
@@ -21,10 +20,10 @@ tokio::task_local! {
 
 /// Set when the first limiter is scoped. Saves the lookup of a scoped limiter until then
 /// (`benches/all -- attribute`).
-static SCOPED_ONCE: StickyFlag = StickyFlag::new();
+static SCOPED_ONCE: OnceCell<()> = OnceCell::new();
 
 /// Set by [`RateLimiter::require_scope`].
-static SCOPE_REQUIRED: StickyFlag = StickyFlag::new();
+static SCOPE_REQUIRED: OnceCell<()> = OnceCell::new();
 
 /// Sets the limiter that annotated functions of this process use.
 ///
@@ -72,7 +71,7 @@ pub(crate) fn with_current<R>(
         return act(limiter);
     }
     let scoped = scoped();
-    if scoped.is_none() && SCOPE_REQUIRED.is_set() {
+    if scoped.is_none() && SCOPE_REQUIRED.get().is_some() {
         return failed(BuildError::NoScope);
     }
     let limiter = match scoped.as_ref().or_else(|| GLOBAL.get()) {
@@ -126,7 +125,7 @@ pub fn in_scope<F: Future>(future: F) -> impl Future<Output = F::Output> + use<F
 
 #[inline]
 fn scoped() -> Option<RateLimiter> {
-    if SCOPED_ONCE.is_set() { SCOPED.try_with(Clone::clone).ok() } else { None }
+    if SCOPED_ONCE.get().is_some() { SCOPED.try_with(Clone::clone).ok() } else { None }
 }
 
 impl RateLimiter {
@@ -152,7 +151,7 @@ impl RateLimiter {
     /// # }
     /// ```
     pub fn scope<F: Future>(&self, future: F) -> impl Future<Output = F::Output> + use<F> {
-        SCOPED_ONCE.set();
+        let _ = SCOPED_ONCE.set(());
         SCOPED.scope(self.clone(), future)
     }
 
@@ -178,7 +177,7 @@ impl RateLimiter {
     /// # }
     /// ```
     pub fn require_scope() {
-        SCOPE_REQUIRED.set();
+        let _ = SCOPE_REQUIRED.set(());
     }
 
     /// Builds the limiter that annotated functions use if no limiter is set: by the

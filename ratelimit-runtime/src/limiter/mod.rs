@@ -6,7 +6,7 @@ mod builder;
 mod global;
 mod operator;
 #[cfg(feature = "rules")]
-mod rules;
+pub(crate) mod rules;
 mod settings;
 mod shutdown;
 #[cfg(feature = "actix")]
@@ -21,24 +21,14 @@ pub use self::builder::Builder;
 pub(crate) use self::global::with_current;
 pub use self::global::{SetGlobalError, current, in_scope, set_global};
 pub use self::operator::Operator;
-#[cfg(feature = "rules")]
-use self::rules::RuleFeed;
-#[cfg(feature = "rules")]
-pub use self::rules::{
-    AnnouncedLimit, AnnouncedProcess, KeysCursor, KeysPage, RuleChange, Rules, SharedRules,
-};
 pub use self::settings::RateLimiterSettings;
 use crate::algorithm::{BlockChange, MOST};
-use crate::backend::Backend;
+use crate::background::is_in_runtime;
 use crate::check::{Acquire, AcquireAll, Check, Checker, Part};
 use crate::key::{Key, KeySecret};
-use crate::lease::Leases;
 use crate::limit::Limit;
-#[cfg(doc)]
-use crate::limit::OnError;
 use crate::reply::{Answer, Decision, Mistake, Rejection, Source};
-use crate::rules::{RuleSet, RuleSetError, RulesInForce};
-use crate::waiting::Waiting;
+use crate::rules::{RuleSet, RuleSetError};
 
 /// A timer.
 pub(crate) type Pause = std::pin::Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -83,7 +73,7 @@ pub(crate) type Pause = std::pin::Pin<Box<dyn Future<Output = ()> + Send>>;
 pub struct RateLimiter {
     checker: Checker,
     #[cfg(feature = "rules")]
-    feed: Option<Arc<RuleFeed>>,
+    feed: Option<Arc<rules::RuleFeed>>,
 }
 
 impl RateLimiter {
@@ -98,26 +88,6 @@ impl RateLimiter {
     /// Returns a builder: it sets the store of a limiter, and how the limiter uses it.
     pub fn builder() -> Builder {
         Builder::default()
-    }
-
-    /// Not named `new`: for `RateLimiter::new()`, rustc then lists the constructors that callers can use.
-    fn of_backend(backend: Backend, max_waiting: usize) -> Self {
-        let backend = Arc::new(backend);
-        let leases = Leases::new(&backend);
-        let holder = Arc::downgrade(&leases);
-        let listener = move |key_id| {
-            if let Some(leases) = holder.upgrade() {
-                leases.give_back(key_id);
-            }
-        };
-        let _ = backend.notices.on_block.set(Box::new(listener));
-        let rules = Arc::default();
-        let waiting = Waiting::new(&backend, &rules, max_waiting);
-        Self {
-            checker: Checker { backend, leases, waiting, rules },
-            #[cfg(feature = "rules")]
-            feed: None,
-        }
     }
 
     /// Returns where this limiter decides: [`Source::Redis`], or [`Source::Embedded`] if no Redis is configured.
@@ -155,7 +125,7 @@ impl RateLimiter {
     /// [`Rejection::Limited`] when the limit is reached, [`Rejection::Blocked`] while the key is
     /// [blocked](Self::block), [`Rejection::CostExceedsCapacity`] when `cost` is
     /// more than the limit can ever admit at once, [`Rejection::Unavailable`] when Redis cannot decide
-    /// and [`OnError`] is `Deny`, [`Rejection::Mistake`] when the program has a mistake.
+    /// and [`OnError`](crate::OnError) is `Deny`, [`Rejection::Mistake`] when the program has a mistake.
     #[inline]
     pub fn check(&self, limit: &Limit, key: impl Key, cost: u64) -> Check {
         self.checker.check(Part::of(limit, &key, cost))
@@ -214,7 +184,7 @@ impl RateLimiter {
     /// If several limits reject the call, the [`Rejection`] names the limit with the longest wait. If all limits
     /// admit the call, the decision reports the limit with the fewest remaining units. A limit that occurs twice
     /// with one key is charged once, with the sum of the costs. The limits must have the same
-    /// [`Scope`](crate::Scope), [`OnError`], `shadow` and `wait`.
+    /// [`Scope`](crate::Scope), [`OnError`](crate::OnError), `shadow` and `wait`.
     ///
     /// ```
     /// use std::time::Duration;
@@ -325,16 +295,13 @@ impl RateLimiter {
         let backend = Arc::clone(&self.checker.backend);
         let clock = backend.clock().clone();
         let until = clock.steady().saturating_add(wait.as_micros() as u64);
-        Box::pin(async move {
-            let can_sleep = clock.can_sleep();
-            let pause: Pause = Box::pin(async move { clock.sleep_until_steady(until).await });
-            if can_sleep {
-                pause.await;
-            } else {
-                // Without a pause if the thread cannot start.
-                drop(backend.background.enter(pause).await);
-            }
-        })
+        let can_sleep = clock.is_virtual() || is_in_runtime();
+        let pause: Pause = Box::pin(async move { clock.sleep_until_steady(until).await });
+        if can_sleep {
+            return pause;
+        }
+        // Without a pause if the thread cannot start.
+        Box::pin(async move { drop(backend.background.enter(pause).await) })
     }
 
     pub(crate) fn checker(&self) -> &Checker {
@@ -493,7 +460,7 @@ impl RateLimiter {
         if let Some(feed) = &self.feed {
             return Err(feed.owns_rules());
         }
-        replace_rules(&self.checker.rules, &self.checker.backend, rules);
+        self.checker.waiting.replace_rules(rules);
         Ok(())
     }
 
@@ -502,9 +469,4 @@ impl RateLimiter {
     pub fn rules(&self) -> RuleSet {
         self.checker.rules.set()
     }
-}
-
-/// Replaces the rules in force.
-fn replace_rules(rules: &RulesInForce, backend: &Backend, set: RuleSet) {
-    rules.replace(set, |key| backend.local().fingerprint(key));
 }

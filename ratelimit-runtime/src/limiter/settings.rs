@@ -1,20 +1,18 @@
 //! The settings of a limiter in a configuration or in the environment.
 
 use std::env;
-#[cfg(feature = "redis")]
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
 use super::Builder;
 #[cfg(feature = "rules")]
-use super::Rules;
+use super::rules::Rules;
 use crate::limit::OnError;
 use crate::printing::debug_by_name;
 use crate::reply::BuildError;
 #[cfg(feature = "redis")]
-use crate::store::redis::PasswordFile;
+use crate::store::redis::{Certificates, LoginSettings, PasswordFile, Provider};
 use crate::text::closest::closest;
 use crate::text::duration::parse_text;
 
@@ -26,7 +24,10 @@ macro_rules! settings {
     (
         $(#[$attribute:meta])*
         pub struct $settings:ident {
-            $($(#[$of_field:meta])* $name:ident: $type:ty = $read:ident,)+
+            $(
+                $(#[$of_field:meta])*
+                $name:ident: $type:ty = $read:ident $(needs $feature:literal)?,
+            )+
         }
     ) => {
         $(#[$attribute])*
@@ -45,6 +46,16 @@ macro_rules! settings {
                     _ => return Ok(false),
                 }
                 Ok(true)
+            }
+
+            /// Fails if a setting needs a feature that this build lacks.
+            fn check_features(&self) -> Result<(), BuildError> {
+                $($(if self.$name.is_some() && !cfg!(feature = $feature) {
+                    let lacks = "this build of `ratelimit-runtime` lacks the feature";
+                    let message = format!("{lacks} `{}`: enable it", $feature);
+                    return Err(invalid(stringify!($name), &message));
+                })?)+
+                Ok(())
             }
         }
     };
@@ -88,13 +99,13 @@ settings! {
         /// The path of a [`PasswordFile`](crate::PasswordFile), which exists when the limiter is built.
         password_file: PathBuf = parsed,
         /// The path of a PEM file: [`Builder::root_certificates`].
-        root_certificates: PathBuf = parsed,
+        root_certificates: PathBuf = parsed needs "tls",
         /// The path of a PEM file: [`Builder::client_certificate`].
-        client_certificate: PathBuf = parsed,
+        client_certificate: PathBuf = parsed needs "tls",
         /// The path of a PEM file: the private key of the client certificate.
-        client_key: PathBuf = parsed,
+        client_key: PathBuf = parsed needs "tls",
         /// [`Builder::server_name`].
-        server_name: String = parsed,
+        server_name: String = parsed needs "tls",
         /// [`Builder::key_prefix`].
         key_prefix: String = parsed,
         /// [`Builder::key_secret`].
@@ -109,7 +120,7 @@ settings! {
         /// [`Builder::max_keys`].
         max_keys: usize = parsed,
         /// [`Builder::rules`]: `redis`, or the path of a file.
-        rules: String = parsed,
+        rules: String = parsed needs "rules",
     }
 }
 
@@ -132,20 +143,15 @@ impl RateLimiterSettings {
     /// Reads the settings from the environment. Also returns the names of other variables.
     pub(super) fn read_environment() -> Result<(Self, Vec<String>), BuildError> {
         let (mut settings, mut unknown) = (Self::default(), Vec::new());
-        for (name, value) in env::vars_os() {
-            let Some((variable, setting)) =
-                name.to_str().and_then(|name| Some((name, name.strip_prefix(PREFIX)?)))
-            else {
+        for (variable, value) in env::vars_os().filter(|(_, value)| !value.is_empty()) {
+            let Some(name) = variable.to_str().and_then(|name| name.strip_prefix(PREFIX)) else {
                 continue;
             };
-            if value.is_empty() {
-                continue;
-            }
-            let setting = setting.to_ascii_lowercase();
+            let setting = name.to_ascii_lowercase();
             let text = value.to_str().ok_or_else(|| "it is not UTF-8".to_owned());
             let is_known = text.and_then(|text| settings.set(&setting, text));
             if !is_known.map_err(|message| invalid(&setting, &message))? {
-                unknown.push(variable.to_owned());
+                unknown.push(format!("{PREFIX}{name}"));
             }
         }
         unknown.sort_unstable();
@@ -158,18 +164,15 @@ impl RateLimiterSettings {
     ///
     /// [`BuildError`] if a file of certificates cannot be read, or if a setting needs a feature that this build lacks.
     pub fn builder(&self) -> Result<Builder, BuildError> {
-        let mut builder = self.encrypt(Builder::default())?;
-        builder.redis.clone_from(&self.redis_url);
-        match &self.password_file {
-            None => {}
-            #[cfg(feature = "redis")]
-            Some(path) => {
-                read("password_file", path)?;
-                builder = builder.credentials(PasswordFile::new(path));
-            }
-            #[cfg(not(feature = "redis"))]
-            Some(_) => return Err(BuildError::RedisDisabled),
+        self.check_features()?;
+        let is_redis_set = self.redis_url.is_some() || self.password_file.is_some();
+        if is_redis_set && !cfg!(feature = "redis") {
+            return Err(BuildError::RedisDisabled);
         }
+        let mut builder = Builder::default();
+        #[cfg(feature = "redis")]
+        self.set_login(&mut builder.login)?;
+        builder.redis.clone_from(&self.redis_url);
         builder.key_prefix = self.key_prefix.clone().unwrap_or(builder.key_prefix);
         builder.key_secret = self.key_secret.clone().map(String::into_bytes);
         builder.max_keys = self.max_keys.unwrap_or(builder.max_keys);
@@ -177,27 +180,26 @@ impl RateLimiterSettings {
         settings.deadline = self.deadline.unwrap_or(settings.deadline);
         settings.on_error = self.on_error.unwrap_or(settings.on_error);
         settings.instances = self.instances.unwrap_or(settings.instances);
-        match self.rules.as_deref() {
-            None => Ok(builder),
-            #[cfg(feature = "rules")]
-            Some("redis") => Ok(builder.rules(Rules::redis())),
-            #[cfg(feature = "rules")]
-            Some(path) => Ok(builder.rules(Rules::file(path))),
-            #[cfg(not(feature = "rules"))]
-            Some(_) => Err(lacks("rules", "rules")),
+        #[cfg(feature = "rules")]
+        if let Some(place) = self.rules.as_deref() {
+            let rules = if place == "redis" { Rules::redis() } else { Rules::file(place) };
+            builder = builder.rules(rules);
         }
+        Ok(builder)
     }
 
-    #[cfg(feature = "tls")]
-    fn encrypt(&self, mut builder: Builder) -> Result<Builder, BuildError> {
-        if let Some(path) = &self.root_certificates {
-            builder = builder.root_certificates(read("root_certificates", path)?);
+    #[cfg(feature = "redis")]
+    fn set_login(&self, login: &mut LoginSettings) -> Result<(), BuildError> {
+        if let Some(path) = &self.password_file {
+            read("password_file", path)?;
+            login.provider = Some(Provider::new(PasswordFile::new(path)));
         }
-        match (&self.client_certificate, &self.client_key) {
-            (None, None) => {}
+        let root = self.root_certificates.as_ref();
+        let root = root.map(|path| read("root_certificates", path)).transpose()?;
+        let client = match (&self.client_certificate, &self.client_key) {
+            (None, None) => None,
             (Some(certificate), Some(key)) => {
-                let certificate = read("client_certificate", certificate)?;
-                builder = builder.client_certificate(certificate, read("client_key", key)?);
+                Some((read("client_certificate", certificate)?, read("client_key", key)?))
             }
             (Some(_), None) => {
                 return Err(invalid("client_certificate", "set `client_key` as well"));
@@ -205,25 +207,9 @@ impl RateLimiterSettings {
             (None, Some(_)) => {
                 return Err(invalid("client_key", "set `client_certificate` as well"));
             }
-        }
-        match &self.server_name {
-            Some(name) => Ok(builder.server_name(name)),
-            None => Ok(builder),
-        }
-    }
-
-    #[cfg(not(feature = "tls"))]
-    fn encrypt(&self, builder: Builder) -> Result<Builder, BuildError> {
-        let paths = [
-            ("root_certificates", self.root_certificates.is_some()),
-            ("client_certificate", self.client_certificate.is_some()),
-            ("client_key", self.client_key.is_some()),
-            ("server_name", self.server_name.is_some()),
-        ];
-        match paths.into_iter().find(|(_, is_set)| *is_set) {
-            Some((name, _)) => Err(lacks(name, "tls")),
-            None => Ok(builder),
-        }
+        };
+        login.certificates = Certificates { root, client, server_name: self.server_name.clone() };
+        Ok(())
     }
 }
 
@@ -247,16 +233,7 @@ fn invalid(name: &str, message: &str) -> BuildError {
     BuildError::InvalidSetting { name: name.into(), message: message.into() }
 }
 
-#[cfg(not(all(feature = "tls", feature = "rules")))]
-fn lacks(name: &str, feature: &str) -> BuildError {
-    invalid(
-        name,
-        &format!("this build of `ratelimit-runtime` lacks the feature `{feature}`: enable it"),
-    )
-}
-
 /// Reads the file of a setting. The error does not name the path: a secret may stand in its place.
-#[cfg(feature = "redis")]
 fn read(name: &str, path: &Path) -> Result<Vec<u8>, BuildError> {
     let failed = |error| invalid(name, &format!("{error}: write the path of a file"));
     std::fs::read(path).map_err(failed)

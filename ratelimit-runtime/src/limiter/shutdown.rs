@@ -6,16 +6,13 @@ use tokio::time::timeout;
 
 use super::RateLimiter;
 use crate::check::Checker;
-#[cfg(doc)]
-use crate::limit::Limit;
-#[cfg(doc)]
-use crate::reply::Rejection;
 use crate::reply::{Answer, StoreError};
 
 impl RateLimiter {
     /// Completes once Redis has settled the [permits](crate::Permit) that were settled before this call. Without
-    /// `flush`, Redis can decide a later check before it applies a settlement. Units [in flight](Limit::in_flight) that
-    /// were released are free in Redis as well. On the embedded store, permits are settled at once.
+    /// `flush`, Redis can decide a later check before it applies a settlement. Units
+    /// [in flight](crate::Limit::in_flight) that were released are free in Redis as well. On the embedded store, permits
+    /// are settled at once.
     ///
     /// # Errors
     ///
@@ -43,14 +40,15 @@ impl RateLimiter {
     /// Gives back the units and moments that this process holds. Call it when the service stops, before the runtime
     /// ends.
     ///
-    /// Calls that [wait](Limit::wait) are rejected with [`Rejection::Unavailable`] and the error
+    /// Calls that [wait](crate::Limit::wait) are rejected with
+    /// [`Rejection::Unavailable`](crate::Rejection::Unavailable) and the error
     /// [`ShuttingDown`](crate::StoreError::ShuttingDown). Their reservations and
-    /// [leased](Limit::lease) units are given back: other processes can use all of them at once.
+    /// [leased](crate::Limit::lease) units are given back: other processes can use all of them at once.
     /// [Permits](crate::Permit) that were settled are settled in Redis. Later calls are decided as usual, but do not
     /// wait and lease no units.
     ///
-    /// Calls that run keep their units [in flight](Limit::in_flight): this process states them until their permits end,
-    /// also after the limiter was dropped.
+    /// Calls that run keep their units [in flight](crate::Limit::in_flight): this process states them until their
+    /// permits end, also after the limiter was dropped.
     ///
     /// Takes two [deadlines](crate::Builder::deadline) at most. Holds for all clones of the limiter. A second call has
     /// no effect. Without this method, a process that ends loses its leased units, and the reservations of about a

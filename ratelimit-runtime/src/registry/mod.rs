@@ -10,9 +10,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::limit::Limit;
 
-static REGISTRY: Mutex<Registry> = Mutex::new(Registry::new());
+static REGISTRY: Mutex<Registry> =
+    Mutex::new(Registry { annotated: Vec::new(), others: Vec::new(), version: 0 });
 
 /// The limits of this process.
+#[derive(Default)]
 struct Registry {
     /// The annotated limits, in the order of their first calls.
     annotated: Vec<(RegisteredLimit, &'static Tally)>,
@@ -88,10 +90,6 @@ pub(crate) fn see(limit: &Limit) {
 }
 
 impl Registry {
-    const fn new() -> Self {
-        Self { annotated: Vec::new(), others: Vec::new(), version: 0 }
-    }
-
     fn is_annotated(&self, limit: &Limit) -> bool {
         self.annotated.iter().any(|(annotated, _)| annotated.shares_count(limit))
     }
@@ -195,7 +193,7 @@ mod tests {
     #[test]
     fn a_limit_with_other_amounts_is_a_computed_one() {
         let is_computed = |registry: &Registry| registry.others[0].is_computed;
-        let mut registry = Registry::new();
+        let mut registry = Registry::default();
         registry.see(&LIMIT);
         registry.see(&LIMIT);
         assert!(!is_computed(&registry));
@@ -209,7 +207,7 @@ mod tests {
         assert_eq!((registry.version, registry.others.len()), (2, 1));
         assert!(is_computed(&registry));
         assert_eq!(registry.others[0].limit.threshold(), 1);
-        let mut registry = Registry::new();
+        let mut registry = Registry::default();
         registry.see(&LIMIT.try_amounts(0, None).expect("valid"));
         assert!(is_computed(&registry), "0 is no amount that all calls have");
         assert_eq!(registry.others[0].limit.threshold(), 1);
@@ -217,7 +215,7 @@ mod tests {
 
     #[test]
     fn limits_are_bounded_in_number() {
-        let mut registry = Registry::new();
+        let mut registry = Registry::default();
         for period in 1..=2 * MOST as u64 {
             registry.see(&Limit::fixed("by hand", 5, Duration::from_secs(period)));
         }

@@ -14,7 +14,7 @@ mod trace;
 
 use std::collections::HashSet;
 use std::mem::{Discriminant, discriminant};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use once_cell::sync::Lazy;
@@ -33,7 +33,6 @@ use crate::key::{Key, KeyId};
 use crate::limit::{Limit, Name, OnError, Terms};
 use crate::one_or_many::OneOrMany;
 use crate::reply::{Decision, Mistake, Rejection, Source, StoreError};
-use crate::sticky::StickyFlag;
 
 pub(crate) const DEBT: &str = "ratelimit_debt_units_total";
 pub(crate) const LOST: &str = "ratelimit_settlements_lost_total";
@@ -171,8 +170,8 @@ pub(crate) fn outage_ended() {
 
 /// Reports that a settlement is dropped, because too many wait for Redis.
 pub(crate) fn settlement_queue_full() {
-    static REPORTED: StickyFlag = StickyFlag::new();
-    if REPORTED.set() {
+    static REPORTED: OnceLock<()> = OnceLock::new();
+    if REPORTED.set(()).is_ok() {
         tracing::warn!(
             "too many settlements wait for Redis: further charges stay as they are, until Redis has \
              replied to those that wait"
@@ -182,8 +181,8 @@ pub(crate) fn settlement_queue_full() {
 
 /// Reports that calls in flight hold units of so many keys of the embedded store that calls of other keys are rejected.
 pub(crate) fn store_overfull() {
-    static REPORTED: StickyFlag = StickyFlag::new();
-    if REPORTED.set() {
+    static REPORTED: OnceLock<()> = OnceLock::new();
+    if REPORTED.set(()).is_ok() {
         tracing::warn!(
             "a part of the store is full of keys whose calls in flight hold units: calls in flight of other keys are \
              rejected as busy; raise `max_keys`"

@@ -9,14 +9,13 @@ use std::any::Any;
 use std::cell::RefCell;
 use std::cmp::Reverse;
 use std::mem;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use super::decision_of;
 use crate::limit::{Limit, Name, Quota};
 use crate::one_or_many::OneOrMany;
 use crate::reply::{Decision, Rejection, Source};
-use crate::sticky::StickyFlag;
 
 thread_local! {
     /// The log that is open while this thread polls its request. Boxed, because opening and closing move it
@@ -25,7 +24,7 @@ thread_local! {
 }
 
 /// Set when the first log is opened. Saves the lookup of a log until then (`benches/all -- embedded`).
-static WAS_OPENED: StickyFlag = StickyFlag::new();
+static WAS_OPENED: OnceLock<()> = OnceLock::new();
 
 /// The limits of one request, in the order of their first check, each with its strictest decision; and how a rejection
 /// of the request is answered.
@@ -133,7 +132,7 @@ impl RequestLog {
     // Inlined, because a call copies what `work` contains (`benches/all -- layer`).
     #[inline]
     pub(crate) fn sync_scope<T>(self: &mut Box<Self>, work: impl FnOnce() -> T) -> T {
-        WAS_OPENED.set();
+        let _ = WAS_OPENED.set(());
         self.is_open = true;
         let _scope = LogScope::of(self);
         work()
@@ -219,7 +218,7 @@ pub(crate) fn whole_seconds(span: Duration) -> u64 {
 /// Returns whether a log is open in this thread.
 #[inline]
 pub(crate) fn is_open() -> bool {
-    WAS_OPENED.is_set() && with_current(|_| ()).is_some()
+    WAS_OPENED.get().is_some() && with_current(|_| ()).is_some()
 }
 
 /// Calls `work`. The checks that end in it are not recorded.

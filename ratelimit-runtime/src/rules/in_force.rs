@@ -3,9 +3,6 @@
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
-use once_cell::sync::OnceCell;
-
-use super::set::LimitName;
 use super::{RuleSet, RuleTable};
 use crate::key::OwnedKey;
 use crate::limit::{Limit, bit_of_name};
@@ -18,33 +15,31 @@ pub(crate) struct RulesInForce {
     names: AtomicU64,
     /// `None` until there are rules.
     table: RwLock<Option<Arc<RuleTable>>>,
-    /// Called when the rules were replaced.
-    listener: OnceCell<Box<dyn Fn() + Send + Sync>>,
 }
 
 impl RulesInForce {
     /// Returns whether rules can exist for one of these limits.
-    pub(crate) fn may_apply_to_any<'a>(&self, limits: impl Iterator<Item = &'a Limit>) -> bool {
+    #[inline]
+    pub(crate) fn may_apply_to_any<'a>(&self, mut limits: impl Iterator<Item = &'a Limit>) -> bool {
         // Loaded once, so that the limits of a call are not compared with two sets.
         let names = self.names.load(Ordering::Relaxed);
-        let mut limits = limits;
-        limits.any(|limit| has_name(names, limit))
+        limits.any(|limit| names >> limit.terms().identity.name_bit & 1 != 0)
     }
 
     /// Returns whether rules can exist for a limit.
     #[inline]
     pub(crate) fn may_apply(&self, limit: &Limit) -> bool {
-        has_name(self.names.load(Ordering::Relaxed), limit)
+        self.may_apply_to_any(std::iter::once(limit))
     }
 
     /// Returns the rules in force.
     pub(crate) fn set(&self) -> RuleSet {
-        self.table().map(|table| table.set().clone()).unwrap_or_default()
+        self.table().map(|table| table.set.clone()).unwrap_or_default()
     }
 
     /// Replaces the rules. `fingerprint` returns the fingerprint of a key.
     pub(crate) fn replace(&self, set: RuleSet, fingerprint: impl Fn(&OwnedKey) -> u128) {
-        let names = set.limits.keys().flat_map(|name| [&name.name, &name.written]);
+        let names = set.limits.iter().flat_map(|(name, rules)| [&name.name, &rules.written]);
         let names = names.fold(0, |bits, name| bits | 1 << bit_of_name(name));
         let table = RuleTable::new(set, fingerprint);
         let mut current = self.table.write().unwrap_or_else(PoisonError::into_inner);
@@ -53,38 +48,12 @@ impl RulesInForce {
         self.names.fetch_or(names, Ordering::Relaxed);
         *current = Some(Arc::new(table));
         self.names.store(names, Ordering::Relaxed);
-        drop(current);
-        if let Some(listener) = self.listener.get() {
-            listener();
-        }
-    }
-
-    /// Sets the function that is called when the rules were replaced.
-    pub(crate) fn on_change(&self, listener: impl Fn() + Send + Sync + 'static) {
-        let is_first = self.listener.set(Box::new(listener)).is_ok();
-        debug_assert!(is_first, "a limiter sets its listener once");
     }
 
     /// Returns the rules in force as they are now, for all limits of a call.
     pub(crate) fn table(&self) -> Option<Arc<RuleTable>> {
         self.table.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
-
-    /// Returns the rules in force if some can exist for a limit.
-    pub(crate) fn table_of(&self, limit: &Limit) -> Option<Arc<RuleTable>> {
-        if self.may_apply(limit) { self.table() } else { None }
-    }
-
-    /// Returns the names, with their periods if the rules have them, for which no call has asked.
-    pub(crate) fn unasked(&self) -> Vec<LimitName> {
-        self.table().map(|table| table.unasked()).unwrap_or_default()
-    }
-}
-
-/// Returns whether the bit of the name of a limit is one of these.
-#[inline]
-fn has_name(names: u64, limit: &Limit) -> bool {
-    names >> limit.terms().identity.name_bit & 1 != 0
 }
 
 #[cfg(all(test, feature = "rules"))]
@@ -112,8 +81,8 @@ mod tests {
             let found = Ruled::under(table, &limit, Access::Limited, &key_id, &|| 0, Asker::Call);
             assert_eq!(found.limit.threshold(), 1);
         }
-        let unasked = rules.unasked();
-        let unasked: Vec<_> = unasked.iter().map(|name| &name.written[..]).collect();
+        let unasked = rules.table().expect("rules").unasked();
+        let unasked: Vec<_> = unasked.iter().map(|(name, ..)| name).collect();
         assert_eq!(unasked, ["period/1h", "unseen"]);
     }
 }

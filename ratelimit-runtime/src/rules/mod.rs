@@ -14,6 +14,5 @@ mod text;
 
 pub(crate) use self::in_force::RulesInForce;
 pub use self::rule::{Rule, RuleSetError};
-pub(crate) use self::set::LimitName;
 pub use self::set::RuleSet;
 pub(crate) use self::table::{Asker, RuleTable, Ruled};

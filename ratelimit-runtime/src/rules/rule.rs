@@ -152,19 +152,17 @@ impl Rule {
         let has_rate = self.threshold.or(self.burst).or(self.trial).is_some();
         let misfit_of =
             |threshold, burst| limit.under_rule(threshold, burst).1.map(|error| error.0);
-        let misfit = || {
-            if limit.is_in_flight() && has_rate && self.in_flight.is_none() {
-                return Some("`threshold`, `burst` and `trial` are for rates: write `in_flight`");
+        let misfit = || match (limit.is_in_flight(), self.in_flight) {
+            (true, None) if has_rate => {
+                Some("`threshold`, `burst` and `trial` are for rates: write `in_flight`")
             }
-            if limit.is_in_flight() {
-                return misfit_of(self.in_flight, None);
+            (true, in_flight) => misfit_of(in_flight, None),
+            (false, Some(_)) if !has_rate => Some(
+                "`in_flight` is for calls in flight, and this limit is a rate: write `threshold`",
+            ),
+            (false, _) => {
+                misfit_of(self.threshold, self.burst).or_else(|| misfit_of(Some(self.trial?), None))
             }
-            if self.in_flight.is_some() && !has_rate {
-                return Some(
-                    "`in_flight` is for calls in flight, and this limit is a rate: write `threshold`",
-                );
-            }
-            misfit_of(self.threshold, self.burst).or_else(|| misfit_of(Some(self.trial?), None))
         };
         match self.mistake().or_else(misfit) {
             Some(wrong) => Err(RuleSetError::new(wrong)),

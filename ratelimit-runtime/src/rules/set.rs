@@ -1,6 +1,5 @@
 //! A set of rules, as an operator writes it.
 
-use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
 use super::{Rule, RuleSetError};
@@ -36,42 +35,21 @@ use crate::limit::{Limit, Period};
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RuleSet {
-    pub(super) limits: BTreeMap<LimitName, LimitRules>,
+    pub(crate) limits: BTreeMap<LimitName, LimitRules>,
 }
 
 /// The name of a limit, and its period if the rule names it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct LimitName {
-    /// As it is written: it can be the name of a limit as a whole.
-    pub(crate) written: String,
     pub(crate) name: String,
-    pub(super) period: Option<Period>,
+    pub(crate) period: Option<Period>,
 }
-
-/// Names with the same period are equal, however it is written.
-impl Ord for LimitName {
-    fn cmp(&self, other: &Self) -> Ordering {
-        (&self.name, self.period).cmp(&(&other.name, other.period))
-    }
-}
-
-impl PartialOrd for LimitName {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl PartialEq for LimitName {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other).is_eq()
-    }
-}
-
-impl Eq for LimitName {}
 
 /// The rules of a limit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct LimitRules {
+pub(crate) struct LimitRules {
+    /// The name as it is written: it can be the name of a limit as a whole.
+    pub(crate) written: String,
     pub(super) rule: Rule,
     /// By the text of the key.
     pub(super) keys: BTreeMap<OwnedKey, Rule>,
@@ -85,11 +63,6 @@ impl LimitRules {
 }
 
 impl LimitName {
-    /// Returns whether a limit with this name and period has this name. Calls in flight have no period.
-    pub(crate) fn is_of(&self, name: &str, period: Option<Period>) -> bool {
-        self.written == name || self.name == name && self.period == period
-    }
-
     /// Reads `api` or `api/1m`. If no period follows the last `/`, it is a part of the name.
     pub(super) fn read(written: &str) -> Result<Self, RuleSetError> {
         if written.is_empty() {
@@ -99,7 +72,7 @@ impl LimitName {
             Some((name, Period::parse(period).filter(|_| !name.is_empty())?))
         });
         let (name, period) = with_period.map_or((written, None), |(name, it)| (name, Some(it)));
-        Ok(Self { written: written.to_owned(), name: name.to_owned(), period })
+        Ok(Self { name: name.to_owned(), period })
     }
 }
 
@@ -130,7 +103,8 @@ impl RuleSet {
         let key = OwnedKey::parse(key).map_err(|error| {
             RuleSetError::new(format_args!("the rule of the key `{key}` of `{limit}`: {error}"))
         })?;
-        self.set_owned_key(limit, key, rule)
+        self.edit(limit, Some(&key), &rule)?.keys.insert(key, rule);
+        Ok(())
     }
 
     /// Sets the rule of one key of a limit, with the values of a call: the text of the key needs no escapes then.
@@ -156,16 +130,8 @@ impl RuleSet {
         key: impl Key,
         rule: Rule,
     ) -> Result<(), RuleSetError> {
-        self.set_owned_key(limit.name(), OwnedKey::of(&key), rule)
-    }
-
-    fn set_owned_key(
-        &mut self,
-        limit: &str,
-        key: OwnedKey,
-        rule: Rule,
-    ) -> Result<(), RuleSetError> {
-        self.edit(limit, Some(&key), &rule)?.keys.insert(key, rule);
+        let key = OwnedKey::of(&key);
+        self.edit(limit.name(), Some(&key), &rule)?.keys.insert(key, rule);
         Ok(())
     }
 
@@ -205,10 +171,10 @@ impl RuleSet {
 
     /// Returns the rules in the order of their names: the limit, the key if the rule is of one key, and the rule.
     pub fn iter(&self) -> impl Iterator<Item = (&str, Option<&OwnedKey>, &Rule)> {
-        self.limits.iter().flat_map(|(name, rules)| {
+        self.limits.values().flat_map(|rules| {
             let own = rules.own().map(|rule| (None, rule));
             let keys = rules.keys.iter().map(|(key, rule)| (Some(key), rule));
-            own.into_iter().chain(keys).map(|(key, rule)| (name.written.as_str(), key, rule))
+            own.into_iter().chain(keys).map(|(key, rule)| (rules.written.as_str(), key, rule))
         })
     }
 
@@ -217,7 +183,7 @@ impl RuleSet {
         let Ok(name) = LimitName::read(limit) else { return false };
         let Some(rules) = self.limits.get_mut(&name) else { return false };
         let was_there = remove(rules);
-        if *rules == LimitRules::default() {
+        if rules.rule == Rule::default() && rules.keys.is_empty() {
             self.limits.remove(&name);
         }
         was_there
@@ -235,25 +201,19 @@ impl RuleSet {
             let of_key = key.map(|key| format!(" of the key `{key}`")).unwrap_or_default();
             return Err(RuleSetError::new(format_args!("the rule{of_key} of `{limit}`: {wrong}")));
         }
-        self.check_names(&name)?;
-        Ok(self.limits.entry(name).or_default())
-    }
-
-    /// Fails if the set names a limit both with a period and without.
-    fn check_names(&self, name: &LimitName) -> Result<(), RuleSetError> {
         // A name without a period sorts before the same name with one.
         let alone = LimitName { period: None, ..name.clone() };
-        let first = self.limits.range(alone..).next().map(|(first, _)| first);
-        if let Some(other) = first
+        if let Some((other, rules)) = self.limits.range(alone..).next()
             && other.name == name.name
             && other.period.is_some() != name.period.is_some()
         {
-            let with_period = if name.period.is_some() { name } else { other };
+            let with_period = if name.period.is_some() { limit } else { &rules.written };
             return Err(RuleSetError::new(format_args!(
-                "`{}` and `{}` name the same limit: write both with their period",
-                name.name, with_period.written
+                "`{}` and `{with_period}` name the same limit: write both with their period",
+                name.name
             )));
         }
-        Ok(())
+        let new = || LimitRules { written: limit.to_owned(), ..LimitRules::default() };
+        Ok(self.limits.entry(name).or_insert_with(new))
     }
 }

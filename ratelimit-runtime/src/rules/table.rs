@@ -8,13 +8,11 @@ use std::time::Duration;
 
 use once_cell::sync::OnceCell;
 
-use super::set::LimitName;
 use super::set::LimitRules;
 use super::{Rule, RuleSet};
 use crate::key::{KeyId, OwnedKey};
 use crate::limit::{Access, Limit, Period};
 use crate::registry;
-use crate::sticky::StickyFlag;
 
 /// Who looks for the rules of a limit.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -28,44 +26,42 @@ pub(crate) enum Asker {
 /// The rules in force as they are at one moment, for all limits of a call: by the names of limits and the fingerprints
 /// of keys.
 pub(crate) struct RuleTable {
-    set: RuleSet,
+    pub(super) set: RuleSet,
     /// By the name of a limit, and its period if the rules have it. Few names: to compare them takes less time than to
     /// hash one (`benches/all -- embedded`).
     by_name: BTreeMap<String, BTreeMap<Option<Period>, Arc<CountRules>>>,
 }
 
 /// The rules of a limit.
+#[derive(Default)]
 struct CountRules {
     rule: Rule,
     by_key: HashMap<u128, Rule>,
     /// Set when a call has asked for these rules.
-    was_asked: StickyFlag,
+    was_asked: OnceCell<()>,
     /// Set when an amount that does not fit was reported.
-    has_misfit: StickyFlag,
+    has_misfit: OnceCell<()>,
     /// The period of the first limit, if the rules have no period.
     first_period: OnceCell<Period>,
     /// Set when a limit has another period.
-    has_periods: StickyFlag,
+    has_periods: OnceCell<()>,
 }
 
 impl RuleTable {
     /// Creates the table of a set of rules. `fingerprint` returns the fingerprint of a key.
     pub(super) fn new(set: RuleSet, fingerprint: impl Fn(&OwnedKey) -> u128) -> Self {
         let mut by_name = BTreeMap::<_, BTreeMap<_, _>>::new();
-        for (name, rules) in &set.limits {
-            let rules = Arc::new(CountRules::new(rules, &fingerprint));
+        for (name, LimitRules { written, rule, keys }) in &set.limits {
+            let by_key = keys.iter().map(|(key, rule)| (fingerprint(key), *rule)).collect();
+            let rules = Arc::new(CountRules { rule: *rule, by_key, ..CountRules::default() });
             if name.period.is_some() {
                 let named = by_name.entry(name.name.clone()).or_default();
                 named.insert(name.period, Arc::clone(&rules));
             }
             // A name that ends like a period is also tried as it is written.
-            by_name.entry(name.written.clone()).or_default().insert(None, rules);
+            by_name.entry(written.clone()).or_default().insert(None, rules);
         }
         Self { set, by_name }
-    }
-
-    pub(super) fn set(&self) -> &RuleSet {
-        &self.set
     }
 
     /// Returns the rule of a limit at `now`, without those of its keys.
@@ -76,13 +72,14 @@ impl RuleTable {
         (!is_empty).then_some(rule)
     }
 
-    /// Returns the names, with their periods if the rules have them, for which no call has asked.
-    pub(super) fn unasked(&self) -> Vec<LimitName> {
-        let was_asked = |name: &&LimitName| {
+    /// Returns the rules of limits for which no call has asked.
+    pub(crate) fn unasked(&self) -> RuleSet {
+        let mut set = self.set.clone();
+        set.limits.retain(|name, _| {
             let rules = self.by_name.get(&name.name).and_then(|rules| rules.get(&name.period));
-            rules.is_none_or(|rules| rules.was_asked.is_set())
-        };
-        self.set.limits.keys().filter(|name| !was_asked(name)).cloned().collect()
+            rules.is_some_and(|rules| rules.was_asked.get().is_none())
+        });
+        set
     }
 
     /// Returns the rules of a limit.
@@ -100,24 +97,12 @@ impl RuleTable {
 }
 
 impl CountRules {
-    fn new(rules: &LimitRules, fingerprint: &impl Fn(&OwnedKey) -> u128) -> Self {
-        let LimitRules { rule, keys } = rules;
-        Self {
-            rule: *rule,
-            by_key: keys.iter().map(|(key, rule)| (fingerprint(key), *rule)).collect(),
-            was_asked: StickyFlag::new(),
-            has_misfit: StickyFlag::new(),
-            first_period: OnceCell::new(),
-            has_periods: StickyFlag::new(),
-        }
-    }
-
     /// Warns once if the amounts of rules without a period are in force for limits of several periods.
     fn compare_periods(&self, name: &str, period: Period) {
         let first = *self.first_period.get_or_init(|| period);
         let mut rules = self.by_key.values().chain([&self.rule]);
         if first != period
-            && self.has_periods.set()
+            && self.has_periods.set(()).is_ok()
             && rules.any(|rule| rule.threshold.is_some() || rule.burst.is_some())
         {
             tracing::warn!(
@@ -127,28 +112,53 @@ impl CountRules {
             );
         }
     }
+}
 
-    /// Returns a limit under these rules, and under that of a key. `access` is what the code says.
-    fn apply(
-        &self,
+/// A limit under the rules in force.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Ruled {
+    pub(crate) limit: Limit,
+    pub(crate) access: Access,
+    /// The first moment at which no rule blocks the limit any more; `None` if there is none.
+    pub(crate) blocked_until: Option<u64>,
+    /// When the first of the rules ends.
+    pub(crate) changes_at: Option<u64>,
+    /// The shadow that decides each call beside the limit.
+    pub(crate) trial: Option<Arc<Limit>>,
+}
+
+impl Ruled {
+    /// Returns a limit under the rules of `table` at `now`, for a key. `access` is what the code says: a rule that sets
+    /// a threshold or an access has precedence. `asker` is who looks.
+    pub(crate) fn under(
+        table: Option<&RuleTable>,
         limit: &Limit,
         access: Access,
-        of_key: Option<&Rule>,
+        key_id: &dyn Fn() -> KeyId,
         now: &dyn Fn() -> u64,
-    ) -> Ruled {
+        asker: Asker,
+    ) -> Self {
+        let (blocked_until, changes_at, trial) = (None, None, None);
+        let mut ruled = Self { limit: *limit, access, blocked_until, changes_at, trial };
+        let Some(rules) = table.and_then(|table| table.rules_of(limit)) else { return ruled };
+        if asker == Asker::Call && rules.was_asked.set(()).is_ok() {
+            registry::see(limit);
+        }
+        let by_key = Some(&rules.by_key).filter(|by_key| !by_key.is_empty());
+        let of_key =
+            by_key.and_then(|by_key| by_key.get(&key_id().fingerprint(&limit.terms().identity)));
         // Rules without an end do not read the clock.
         let now = LazyCell::new(now);
-        let both = || of_key.into_iter().chain([&self.rule]);
+        let both = || of_key.into_iter().chain([&rules.rule]);
         let in_force = || both().filter(|rule| rule.is_in_force(|| *now));
         let is_rate = !limit.is_in_flight();
         let threshold =
             in_force().find_map(|rule| if is_rate { rule.threshold } else { rule.in_flight });
         let burst = in_force().find_map(|rule| rule.burst.filter(|_| is_rate));
-        let mut ruled = Ruled::as_written(limit, access);
         if threshold.is_some() || burst.is_some() {
             let (with_amounts, misfit) = limit.under_rule(threshold, burst);
             if let Some(misfit) = misfit
-                && self.has_misfit.set()
+                && rules.has_misfit.set(()).is_ok()
             {
                 let (name, algorithm) = (limit.name(), limit.algorithm().as_str());
                 tracing::error!(name, algorithm, "a rule does not fit this limit: {misfit}");
@@ -170,54 +180,10 @@ impl CountRules {
             let ends = both().filter_map(Rule::end);
             ruled.blocked_until = ends.filter(|at| *at > *now && !is_blocked(*at)).min();
         }
+        ruled.changes_at = in_force().filter_map(Rule::end).min();
         let trial = in_force().find_map(|rule| rule.trial);
-        Ruled {
-            changes_at: in_force().filter_map(Rule::end).min(),
-            trial: trial.and_then(|trial| limit.trial(trial)).map(Arc::new),
-            ..ruled
-        }
-    }
-}
-
-/// A limit under the rules in force.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Ruled {
-    pub(crate) limit: Limit,
-    pub(crate) access: Access,
-    /// The first moment at which no rule blocks the limit any more; `None` if there is none.
-    pub(crate) blocked_until: Option<u64>,
-    /// When the first of the rules ends.
-    pub(crate) changes_at: Option<u64>,
-    /// The shadow that decides each call beside the limit.
-    pub(crate) trial: Option<Arc<Limit>>,
-}
-
-impl Ruled {
-    /// Returns a limit without rules.
-    fn as_written(limit: &Limit, access: Access) -> Self {
-        Self { limit: *limit, access, blocked_until: None, changes_at: None, trial: None }
-    }
-
-    /// Returns a limit under the rules of `table` at `now`, for a key. `access` is what the code says: a rule that sets
-    /// a threshold or an access has precedence. `asker` is who looks.
-    pub(crate) fn under(
-        table: Option<&RuleTable>,
-        limit: &Limit,
-        access: Access,
-        key_id: &dyn Fn() -> KeyId,
-        now: &dyn Fn() -> u64,
-        asker: Asker,
-    ) -> Self {
-        let Some(rules) = table.and_then(|table| table.rules_of(limit)) else {
-            return Self::as_written(limit, access);
-        };
-        if asker == Asker::Call && rules.was_asked.set() {
-            registry::see(limit);
-        }
-        let by_key = Some(&rules.by_key).filter(|by_key| !by_key.is_empty());
-        let key =
-            by_key.and_then(|by_key| by_key.get(&key_id().fingerprint(&limit.terms().identity)));
-        rules.apply(limit, access, key, now)
+        ruled.trial = trial.and_then(|trial| limit.trial(trial)).map(Arc::new);
+        ruled
     }
 
     /// Returns for how long a rule blocks the limit after `now`; `Duration::MAX` if it has no end.

@@ -33,19 +33,19 @@ struct RuleFields {
     trial: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     until: Option<Moment>,
-    #[serde(default, skip_serializing_if = "Entries::is_empty")]
+    #[serde(default, deserialize_with = "entries", serialize_with = "write_entries")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     keys: Entries,
 }
 
 /// A table with a rule for each name. A name can be there twice: JSON allows it.
-#[derive(Default)]
-struct Entries(Vec<(String, RuleFields)>);
+type Entries = Vec<(String, RuleFields)>;
 
 /// A rule as a table, or as the word for its only field.
 struct RuleText(RuleFields);
 
 /// A time since 1970, written as a date and a time with an offset.
-struct Moment(SystemTime);
+struct Moment(Timestamp);
 
 impl RuleSet {
     /// Reads rules from TOML.
@@ -118,7 +118,7 @@ impl RuleSetError {
 impl<'de> Deserialize<'de> for RuleSet {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let mut set = Self::new();
-        for (limit, fields) in Entries::deserialize(deserializer)?.0 {
+        for (limit, fields) in entries(deserializer)? {
             set.add(&limit, fields).map_err(de::Error::custom)?;
         }
         Ok(set)
@@ -130,10 +130,10 @@ impl Serialize for RuleSet {
         let of_key = |(key, rule): (&OwnedKey, &Rule)| {
             (key.to_string(), RuleFields::of(rule, Entries::default()))
         };
-        let written = |LimitRules { rule, keys }: &LimitRules| {
-            RuleFields::of(rule, Entries(keys.iter().map(of_key).collect()))
+        let written = |LimitRules { rule, keys, .. }: &LimitRules| {
+            RuleFields::of(rule, keys.iter().map(of_key).collect())
         };
-        serializer.collect_map(self.limits.iter().map(|(name, it)| (&name.written, written(it))))
+        serializer.collect_map(self.limits.values().map(|rules| (&rules.written, written(rules))))
     }
 }
 
@@ -149,7 +149,7 @@ impl RuleSet {
         if self.limits.contains_key(&LimitName::read(limit)?) {
             return Err(RuleSetError::new(format_args!("`{limit}` has two rules: write one")));
         }
-        let (rule, Entries(keys)) = fields.parts();
+        let (rule, keys) = fields.parts();
         self.set(limit, rule)?;
         for (key, fields) in keys {
             let wrong = |wrong: &str| {
@@ -171,52 +171,45 @@ impl RuleSet {
 impl RuleFields {
     fn of(rule: &Rule, keys: Entries) -> Self {
         let Rule { threshold, burst, in_flight, blocked, exempt, shadow, trial, until } = *rule;
-        let until = until.map(Moment);
+        let until = until.map(Moment::nearest);
         Self { threshold, burst, in_flight, blocked, exempt, shadow, trial, until, keys }
     }
 
     fn parts(self) -> (Rule, Entries) {
         let Self { threshold, burst, in_flight, blocked, exempt, shadow, trial, until, keys } =
             self;
-        let until = until.map(|Moment(until)| until);
+        let until = until.map(|Moment(until)| until.into());
         (Rule { threshold, burst, in_flight, blocked, exempt, shadow, trial, until }, keys)
     }
 }
 
-impl Entries {
-    fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-}
+fn entries<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Entries, D::Error> {
+    struct EntriesVisitor;
 
-impl<'de> Deserialize<'de> for Entries {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct EntriesVisitor;
+    impl<'de> Visitor<'de> for EntriesVisitor {
+        type Value = Entries;
 
-        impl<'de> Visitor<'de> for EntriesVisitor {
-            type Value = Entries;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a table with a rule for each name")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Entries, A::Error> {
-                let mut entries = Vec::new();
-                while let Some((name, RuleText(fields))) = map.next_entry()? {
-                    entries.push((name, fields));
-                }
-                Ok(Entries(entries))
-            }
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a table with a rule for each name")
         }
 
-        deserializer.deserialize_map(EntriesVisitor)
+        fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Entries, A::Error> {
+            let mut entries = Vec::new();
+            while let Some((name, RuleText(fields))) = map.next_entry()? {
+                entries.push((name, fields));
+            }
+            Ok(entries)
+        }
     }
+
+    deserializer.deserialize_map(EntriesVisitor)
 }
 
-impl Serialize for Entries {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_map(self.0.iter().map(|(name, fields)| (name, fields)))
-    }
+fn write_entries<S: Serializer>(
+    entries: &[(String, RuleFields)],
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(entries.iter().map(|(name, fields)| (name, fields)))
 }
 
 impl<'de> Deserialize<'de> for RuleText {
@@ -265,7 +258,7 @@ impl<'de> Deserialize<'de> for Moment {
             other => other.to_string(),
         };
         let moment = text.parse().ok().filter(|it: &Timestamp| *it >= Timestamp::UNIX_EPOCH);
-        moment.map(|moment| Self(moment.into())).ok_or_else(|| {
+        moment.map(Self).ok_or_else(|| {
             let expected = "a date, a time and an offset, such as `2026-12-01T00:00:00Z`";
             de::Error::invalid_value(Unexpected::Other(&text), &expected)
         })
@@ -274,15 +267,15 @@ impl<'de> Deserialize<'de> for Moment {
 
 impl Serialize for Moment {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
+        serializer.collect_str(&self.0)
     }
 }
 
-/// Writes the moment, or the nearest one that can be read: the first one is in 1970, and the last one in the year 9999.
-impl fmt::Display for Moment {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let since_epoch = self.0.max(SystemTime::UNIX_EPOCH);
-        Timestamp::try_from(since_epoch).unwrap_or(Timestamp::MAX).fmt(f)
+impl Moment {
+    /// Returns the nearest moment that can be read: the first one is in 1970, and the last one in the year 9999.
+    fn nearest(time: SystemTime) -> Self {
+        let since_epoch = time.max(SystemTime::UNIX_EPOCH);
+        Self(Timestamp::try_from(since_epoch).unwrap_or(Timestamp::MAX))
     }
 }
 
@@ -385,9 +378,9 @@ mod tests {
             assert_eq!(rule, format!("until = {written}"));
         }
         let late = SystemTime::UNIX_EPOCH + Duration::from_secs(1 << 40);
-        assert!(Moment(late).to_string().starts_with("9999-12-30T"));
+        assert!(Rule::new().until(late).to_string().starts_with("until = 9999-12-30T"));
         let early = SystemTime::UNIX_EPOCH - Duration::from_secs(1);
-        assert_eq!(Moment(early).to_string(), "1970-01-01T00:00:00Z");
+        assert_eq!(Rule::new().until(early).to_string(), "until = 1970-01-01T00:00:00Z");
     }
 
     fn rule() -> impl Strategy<Value = Rule> {

@@ -28,7 +28,7 @@ use crate::limit::{Access, Limit, Name, Policy};
 use crate::one_or_many::OneOrMany;
 use crate::reply::StoreError;
 use crate::report;
-use crate::rules::{Asker, RuleTable, Ruled, RulesInForce};
+use crate::rules::{Asker, RuleSet, RuleTable, Ruled, RulesInForce};
 use crate::store::{Calls, Reply};
 use crate::threads::{Mutex, lock};
 
@@ -117,13 +117,13 @@ impl Waiting {
             }
         };
         let _ = waiting.backend.notices.on_return.set(Box::new(listener));
-        let weak = Arc::downgrade(&waiting);
-        waiting.rules.on_change(move || {
-            if let Some(waiting) = weak.upgrade() {
-                waiting.follow_rules();
-            }
-        });
         waiting
+    }
+
+    /// Replaces the rules in force of the limiter. The calls that wait follow them.
+    pub(crate) fn replace_rules(self: &Arc<Self>, set: RuleSet) {
+        self.rules.replace(set, |key| self.backend.local().fingerprint(key));
+        self.follow_rules();
     }
 
     /// Decides a call, as [`admit`](Self::admit) says.

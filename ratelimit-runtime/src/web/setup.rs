@@ -2,10 +2,10 @@
 //! `has` tells whether a request has a header.
 
 use std::net::{IpAddr, Ipv4Addr};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::hops::ProxyHeader;
-use crate::sticky::StickyFlag;
 
 /// The number of requests whose headers are looked at, for each event. A wrong setting shows in the first of them.
 const LOOKED_AT: u32 = 1_000;
@@ -50,8 +50,8 @@ pub(super) fn check_untrusted_peer(
 }
 
 fn report_unknown_peer() {
-    static REPORTED: StickyFlag = StickyFlag::new();
-    if REPORTED.set() {
+    static REPORTED: OnceLock<()> = OnceLock::new();
+    if REPORTED.set(()).is_ok() {
         tracing::warn!(
             "the server does not provide the address of the peer, so all clients share one key: with axum, serve \
              with `into_make_service_with_connect_info::<SocketAddr>()`; with hyper, add a `SocketAddr` to the \
@@ -67,8 +67,8 @@ pub(super) fn check_missing_header(
     expected: &ProxyHeader,
     has: impl Fn(&str) -> bool,
 ) {
-    static MISSING: StickyFlag = StickyFlag::new();
-    if MISSING.is_set() || has(expected.name()) || !MISSING.set() {
+    static MISSING: OnceLock<()> = OnceLock::new();
+    if MISSING.get().is_some() || has(expected.name()) || MISSING.set(()).is_err() {
         return;
     }
     let peer = peer.map_or_else(|| "through a Unix socket".into(), |peer| format!("from {peer}"));

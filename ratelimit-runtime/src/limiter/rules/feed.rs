@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 use std::mem;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -11,18 +11,18 @@ use serde_json::Value;
 use tokio::sync::{Notify, watch};
 use tokio::time::timeout;
 
-use super::file::{FileReader, RulesFile};
+use super::file::{self, RulesFile};
 use super::fleet::{MOST_REJECTED, announcement, process_id, read_announcements};
 use crate::backend::Backend;
 use crate::check::Checker;
 use crate::limit::Period;
-use crate::limiter::replace_rules;
 use crate::registry;
 use crate::reply::{BuildError, StoreError};
 use crate::report;
-use crate::rules::{LimitName, RuleSet, RuleSetError, RulesInForce};
+use crate::rules::{RuleSet, RuleSetError, RulesInForce};
 use crate::store::{SharedStore, StoredRules};
 use crate::text::closest::closest;
+use crate::waiting::Waiting;
 
 /// How often the background thread looks into a file. It reads a changed file twice.
 const FILE_EVERY: Duration = Duration::from_millis(500);
@@ -69,8 +69,9 @@ pub(crate) struct RuleFeed {
     path: Option<PathBuf>,
     rules: Arc<RulesInForce>,
     backend: Arc<Backend>,
+    waiting: Arc<Waiting>,
     /// The result of the last attempt to read rules from Redis, until one has succeeded.
-    first_read: watch::Sender<Option<Result<(), StoreError>>>,
+    first_read: watch::Sender<Result<(), StoreError>>,
     /// Notified when a caller waits for the first read.
     wanted: Arc<Notify>,
 }
@@ -79,8 +80,6 @@ pub(crate) struct RuleFeed {
 #[derive(Default)]
 struct FeedProgress {
     looks: u32,
-    file: Option<RulesFile>,
-    files: FileReader,
     /// When the rules in force are to be compared with the limits; `None` once they were.
     report_at: Option<Instant>,
     /// The version that was read last from Redis. Rules with a mistake are not in force.
@@ -110,38 +109,40 @@ impl FeedProgress {
 
 impl RuleFeed {
     /// Reads the rules from their source, and looks for new ones from then on.
-    pub(in crate::limiter) fn start(
-        source: Rules,
-        checker: &Checker,
-    ) -> Result<Arc<Self>, BuildError> {
-        let Checker { rules, backend, .. } = checker;
+    pub(crate) fn start(source: Rules, checker: &Checker) -> Result<Arc<Self>, BuildError> {
+        let Checker { rules, backend, waiting, .. } = checker;
         let path = source.path;
         if path.is_none() && backend.shared.is_none() {
             return Err(BuildError::RulesWithoutRedis);
         }
-        let opened = path.clone().map(RulesFile::open).transpose();
-        let opened = opened
-            .map_err(|error| BuildError::InvalidRules { message: error.to_string().into() })?;
-        let file = opened.map(|(file, set)| {
-            replace_rules(rules, backend, set);
-            file
-        });
-        let (rules, backend) = (Arc::clone(rules), Arc::clone(backend));
-        let (first_read, wanted) = (watch::Sender::new(None), Arc::default());
-        let feed = Arc::new(Self { path, rules, backend, first_read, wanted });
+        let mut applied = String::new();
+        if let Some(path) = &path {
+            let (set, text) = file::open(path)?;
+            waiting.replace_rules(set);
+            applied = text;
+        }
+        let (rules, backend, waiting) =
+            (Arc::clone(rules), Arc::clone(backend), Arc::clone(waiting));
+        let late = StoreError::Timeout { deadline: backend.settings.deadline };
+        let (first_read, wanted) = (watch::Sender::new(Err(late)), Arc::default());
+        let feed = Arc::new(Self { path, rules, backend, waiting, first_read, wanted });
         let background = &feed.backend.background;
-        background
-            .spawn_resident(&feed, move |feed| Self::follow(Arc::downgrade(&feed), file.clone()));
+        background.spawn_resident(&feed, move |feed| {
+            let file = feed.path.clone().map(|path| RulesFile::new(path, applied.clone()));
+            Self::follow(Arc::downgrade(&feed), file)
+        });
         Ok(feed)
     }
 
     /// Looks for new rules until the limiter is dropped.
-    async fn follow(feed: Weak<Self>, file: Option<RulesFile>) {
+    async fn follow(feed: Weak<Self>, mut file: Option<RulesFile>) {
         let report_at = Some(Instant::now() + UNSEEN_FOR);
-        let mut progress = FeedProgress { file, report_at, ..FeedProgress::default() };
+        let mut progress = FeedProgress { report_at, ..FeedProgress::default() };
         while let Some(feed) = feed.upgrade() {
-            let pause = if let Some(path) = &feed.path {
-                feed.look_into_file(path, &mut progress).await;
+            let pause = if let Some(file) = &mut file {
+                if let Some(set) = file.look().await {
+                    feed.replace(set, &mut progress.report_at);
+                }
                 FILE_EVERY
             } else {
                 feed.look_into_redis(&mut progress).await;
@@ -159,14 +160,11 @@ impl RuleFeed {
 
     /// Returns the error of `set_rules` on a limiter with a feed.
     pub(in crate::limiter) fn owns_rules(&self) -> RuleSetError {
-        RuleSetError::new(match &self.path {
-            Some(path) => {
-                format!("this limiter reads its rules from `{}`: change them there", path.display())
-            }
-            None => {
-                "this limiter reads its rules from Redis: change them with `share_rules`".to_owned()
-            }
-        })
+        let place = match &self.path {
+            Some(path) => format!("`{}`: change them there", path.display()),
+            None => "Redis: change them with `share_rules`".to_owned(),
+        };
+        RuleSetError::new(format_args!("this limiter reads its rules from {place}"))
     }
 
     /// Waits until the background thread has read the rules in Redis for the first time, within a deadline. A caller
@@ -177,24 +175,11 @@ impl RuleFeed {
             return Ok(());
         }
         let mut read = self.first_read.subscribe();
-        if matches!(&*read.borrow_and_update(), Some(Ok(()))) {
-            return Ok(());
+        if read.borrow_and_update().is_err() {
+            self.wanted.notify_one();
+            let _ = timeout(self.backend.settings.deadline, read.changed()).await;
         }
-        self.wanted.notify_one();
-        let deadline = self.backend.settings.deadline;
-        let late = Err(StoreError::Timeout { deadline });
-        match timeout(deadline, read.changed()).await {
-            Ok(Ok(())) => read.borrow().clone().unwrap_or(late),
-            _ => late,
-        }
-    }
-
-    async fn look_into_file(&self, path: &Path, progress: &mut FeedProgress) {
-        let FeedProgress { file: Some(file), files, report_at, .. } = progress else { return };
-        let text = files.read(path.to_owned()).await;
-        if let Some(set) = file.change(text) {
-            self.replace(set, report_at);
-        }
+        read.borrow().clone()
     }
 
     /// Reads the rules in Redis if they have changed, and announces this process there.
@@ -202,8 +187,8 @@ impl RuleFeed {
         let Some(store) = self.backend.shared.as_ref() else { return };
         let read = self.read_shared(store, progress).await;
         progress.report(read.as_ref().err());
-        if !matches!(&*self.first_read.borrow(), Some(Ok(()))) {
-            self.first_read.send_replace(Some(read));
+        if self.first_read.borrow().is_err() {
+            let _ = self.first_read.send_replace(read);
         }
         let limits = registry::version();
         let announced = (limits, progress.in_force.clone());
@@ -251,13 +236,13 @@ impl RuleFeed {
 
     /// Replaces the rules in force, which are then reported later.
     fn replace(&self, set: RuleSet, report_at: &mut Option<Instant>) {
-        replace_rules(&self.rules, &self.backend, set);
+        self.waiting.replace_rules(set);
         *report_at = Some(Instant::now() + UNSEEN_FOR);
     }
 
     /// Reports the rules in force, of this version, that match no limit.
     async fn report_unseen(&self, version: &str) {
-        let unasked = self.rules.unasked();
+        let unasked = self.rules.table().map(|table| table.unasked()).unwrap_or_default();
         match &self.backend.shared {
             _ if unasked.is_empty() => {}
             Some(store) if self.path.is_none() => report_of_fleet(unasked, version, store).await,
@@ -278,15 +263,15 @@ const UNSEEN_FOR: Duration = Duration::from_secs(60);
 const MOST_NAMES: usize = 10_000;
 
 /// Reports rules, each with the nearest of these names. `finding` says that no limit has the name of the rule.
-fn report_unseen(rules: Vec<LimitName>, names: &HashSet<String>, finding: &str) {
-    for rule in rules {
-        let nearest = closest(&rule.name, names.iter().map(String::as_str));
-        tracing::warn!(rule = rule.written, nearest, "{finding} the name of this rule");
+fn report_unseen(unasked: RuleSet, names: &HashSet<String>, finding: &str) {
+    for (limit, rules) in unasked.limits {
+        let nearest = closest(&limit.name, names.iter().map(String::as_str));
+        tracing::warn!(rule = rules.written, nearest, "{finding} the name of this rule");
     }
 }
 
 /// Reports the rules that no process of the fleet has a limit for. The first process to ask reads the announcements.
-async fn report_of_fleet(mut unasked: Vec<LimitName>, version: &str, store: &SharedStore) {
+async fn report_of_fleet(mut unasked: RuleSet, version: &str, store: &SharedStore) {
     if !matches!(store.claim_report(version, &process_id()).await, Ok(true)) {
         return;
     }
@@ -299,7 +284,10 @@ async fn report_of_fleet(mut unasked: Vec<LimitName>, version: &str, store: &Sha
             let [name, period] = ["name", "period"].map(|field| announced["limit"][field].as_str());
             let Some(name) = name else { continue };
             let period = period.and_then(Period::parse);
-            unasked.retain(|rule| !rule.is_of(name, period));
+            // Calls in flight have no period.
+            unasked.limits.retain(|limit, rules| {
+                rules.written != name && (&*limit.name, limit.period) != (name, period)
+            });
             if names.len() < MOST_NAMES {
                 names.insert(name.to_owned());
             }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::timeout;
 
+use crate::reply::BuildError;
 use crate::rules::{RuleSet, RuleSetError};
 
 /// The largest file.
@@ -17,7 +18,7 @@ const MAX_BYTES: u64 = 16 << 20;
 const READ_DEADLINE: Duration = Duration::from_secs(5);
 
 /// A file with rules, and the texts that were read from it.
-#[derive(Clone)]
+#[derive(Default)]
 pub(super) struct RulesFile {
     path: PathBuf,
     /// The text whose rules were applied last.
@@ -27,23 +28,19 @@ pub(super) struct RulesFile {
     seen: String,
     /// The last mistake, which is reported once.
     mistake: Option<String>,
+    /// The reading that has not ended.
+    reading: Option<JoinHandle<io::Result<String>>>,
 }
 
 impl RulesFile {
-    /// Reads a file for the first time.
-    pub(super) fn open(path: PathBuf) -> Result<(Self, RuleSet), RuleSetError> {
-        let (applied, seen, mistake) = Default::default();
-        let mut file = Self { path, applied, seen, mistake };
-        let rules = read(&file.path).map_err(RuleSetError::new).and_then(|text| {
-            file.seen.clone_from(&text);
-            file.rules(text)
-        });
-        rules.map_err(|error| file.named(&error)).map(|rules| (file, rules))
+    /// Creates a file whose text `applied` is in force.
+    pub(super) fn new(path: PathBuf, applied: String) -> Self {
+        Self { path, applied, ..Self::default() }
     }
 
-    /// Passes the rules of the file to `apply` if its text has changed. Reports new rules, and each mistake once.
-    pub(super) fn change(&mut self, text: io::Result<String>) -> Option<RuleSet> {
-        let rules = match text {
+    /// Looks for new rules in the file.
+    pub(super) async fn look(&mut self) -> Option<RuleSet> {
+        let text = match self.read().await {
             Ok(text) if self.applied == text => {
                 self.mistake = None;
                 return None;
@@ -52,11 +49,11 @@ impl RulesFile {
                 self.seen = text;
                 return None;
             }
-            Ok(text) => self.rules(text),
-            Err(error) => Err(RuleSetError::new(error)),
+            text => text,
         };
+        let read = rules_of(&self.path, text);
         let file = self.path.display().to_string();
-        let mistake = rules.as_ref().err().map(|error| self.named(error).to_string());
+        let mistake = read.as_ref().err().map(ToString::to_string);
         match &mistake {
             None => tracing::info!(file, "the rate limits follow new rules"),
             Some(error) if self.mistake != mistake => {
@@ -65,36 +62,37 @@ impl RulesFile {
             Some(_) => {}
         }
         self.mistake = mistake;
-        rules.ok()
-    }
-
-    fn rules(&mut self, text: String) -> Result<RuleSet, RuleSetError> {
-        let is_json = self.path.extension().is_some_and(|extension| extension == "json");
-        let rules = if is_json { RuleSet::from_json(&text) } else { RuleSet::from_toml(&text) }?;
+        let (rules, text) = read.ok()?;
         self.applied = text;
-        Ok(rules)
+        Some(rules)
     }
 
-    /// Names the file in an error.
-    fn named(&self, error: &RuleSetError) -> RuleSetError {
-        RuleSetError::new(format_args!("the rules in `{}`: {error}", self.path.display()))
-    }
-}
-
-/// The read of a file on another thread, because a file system can be stuck. One that is stuck is awaited again.
-#[derive(Default)]
-pub(super) struct FileReader(Option<JoinHandle<io::Result<String>>>);
-
-impl FileReader {
-    /// Reads a file. Fails if the file system does not reply within some seconds.
-    pub(super) async fn read(&mut self, path: PathBuf) -> io::Result<String> {
-        let reading = self.0.get_or_insert_with(|| spawn_blocking(move || read(&path)));
+    /// Reads the file on another thread, because a file system can be stuck: a read that is stuck is awaited again.
+    /// Fails if the file system does not reply within some seconds.
+    async fn read(&mut self) -> io::Result<String> {
+        let path = self.path.clone();
+        let reading = self.reading.get_or_insert_with(|| spawn_blocking(move || read(&path)));
         let Ok(text) = timeout(READ_DEADLINE, reading).await else {
             return Err(io::Error::other("the file system does not reply"));
         };
-        self.0 = None;
+        self.reading = None;
         text?
     }
+}
+
+/// Reads a file for the first time. Returns its rules and its text.
+pub(super) fn open(path: &Path) -> Result<(RuleSet, String), BuildError> {
+    let invalid = |error: RuleSetError| error.to_string().into();
+    rules_of(path, read(path)).map_err(|error| BuildError::InvalidRules { message: invalid(error) })
+}
+
+/// Returns the rules in the text of a file, and the text. An error names the file.
+fn rules_of(path: &Path, text: io::Result<String>) -> Result<(RuleSet, String), RuleSetError> {
+    let is_json = path.extension().is_some_and(|extension| extension == "json");
+    let read = if is_json { RuleSet::from_json } else { RuleSet::from_toml };
+    let rules = text.map_err(RuleSetError::new).and_then(|text| Ok((read(&text)?, text)));
+    let name = |error| format!("the rules in `{}`: {error}", path.display());
+    rules.map_err(|error| RuleSetError::new(name(error)))
 }
 
 /// Reads a file with rules.

@@ -178,7 +178,7 @@ struct WrittenKey {
 }
 
 fn serialize<S: Serializer>(keys: &[RejectedKey], serializer: S) -> Result<S::Ok, S::Error> {
-    let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+    let micros = |time: Duration| time.as_micros() as u64;
     let since_epoch =
         |time: SystemTime| micros(time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default());
     let written = keys.iter().map(|key| WrittenKey {
