@@ -12,7 +12,7 @@ use crate::limit::OnError;
 use crate::printing::debug_by_name;
 use crate::reply::BuildError;
 #[cfg(feature = "redis")]
-use crate::store::redis::{Certificates, LoginSettings, PasswordFile, Provider};
+use crate::store::redis::{LoginSettings, PasswordFile, Provider};
 use crate::text::closest::closest;
 use crate::text::duration::parse_text;
 
@@ -195,8 +195,8 @@ impl RateLimiterSettings {
             login.provider = Some(Provider::new(PasswordFile::new(path)));
         }
         let root = self.root_certificates.as_ref();
-        let root = root.map(|path| read("root_certificates", path)).transpose()?;
-        let client = match (&self.client_certificate, &self.client_key) {
+        login.root_certificates = root.map(|path| read("root_certificates", path)).transpose()?;
+        login.client_certificate = match (&self.client_certificate, &self.client_key) {
             (None, None) => None,
             (Some(certificate), Some(key)) => {
                 Some((read("client_certificate", certificate)?, read("client_key", key)?))
@@ -208,7 +208,7 @@ impl RateLimiterSettings {
                 return Err(invalid("client_key", "set `client_certificate` as well"));
             }
         };
-        login.certificates = Certificates { root, client, server_name: self.server_name.clone() };
+        login.server_name.clone_from(&self.server_name);
         Ok(())
     }
 }

@@ -13,10 +13,10 @@ use tokio::time::Instant;
 
 use self::network::address::Address;
 use self::network::cluster::{Cluster, hash_slot};
-pub(crate) use self::network::credentials::{Certificates, LoginSettings, Provider};
 pub use self::network::credentials::{
     Credentials, CredentialsError, CredentialsProvider, PasswordFile,
 };
+pub(crate) use self::network::credentials::{LoginSettings, Provider};
 use self::network::node::Node;
 use self::operations::batch::BatchQueues;
 use self::operations::script_call::script_op;
