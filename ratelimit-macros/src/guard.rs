@@ -233,21 +233,17 @@ fn read_on_limited(name: ArgumentName, expr: &Expr) -> syn::Result<Expr> {
         }
         Expr::Closure(_) => "the result of `on_limited` is not awaited: remove `async`".to_owned(),
         other => {
-            let advice = match (as_literal(other), other) {
+            let advice = match (as_literal(other), other.clone()) {
                 (Some((_, Lit::Str(name))), _) if parse_str::<Path>(&name.value()).is_ok() => {
                     format!("`{}`, without quotes", name.value())
                 }
                 (Some((_, Lit::Str(text))), _) => format!("`|_| {}.into()`", text.token()),
-                (_, Expr::Call(_) | Expr::MethodCall(_)) => {
-                    let mut call = other.clone();
-                    let arguments = match &mut call {
-                        Expr::Call(call) => Some(&mut call.args),
-                        Expr::MethodCall(call) => Some(&mut call.args),
-                        _ => None,
-                    };
-                    if let Some(arguments) = arguments {
-                        arguments.insert(0, parse_quote!(rejection));
-                    }
+                (_, Expr::Call(mut call)) => {
+                    call.args.insert(0, parse_quote!(rejection));
+                    format!("`|rejection| {}`", written(&call))
+                }
+                (_, Expr::MethodCall(mut call)) => {
+                    call.args.insert(0, parse_quote!(rejection));
                     format!("`|rejection| {}`", written(&call))
                 }
                 _ => format!("`{}`", name.example()),

@@ -304,9 +304,13 @@ impl Lease {
             (_, Some(path)) if path.path.is_ident("auto") => {
                 "`auto` must be a string literal: write `lease = \"auto\"`, with quotes"
             }
-            _ => {
+            (_, path) => {
                 let zero = "`lease = 0` would charge nothing in advance: the smallest value is 1";
-                return Value::count(name, zero, expr).map(Self::UpTo);
+                let known = values::whole_number(name, zero, expr)?;
+                if known.is_some() || path.is_some() {
+                    return Ok(Self::UpTo(Value { expr: expr.clone(), known }));
+                }
+                "`lease` must be a whole number such as `100`, or the path of a `const` of type `u64`"
             }
         };
         Err(syn::Error::new_spanned(expr, message))
@@ -320,7 +324,7 @@ fn read_rate(args: &Args<'_>) -> Option<Kind> {
     let algorithm = args.optional(ArgumentName::Algo, values::choice);
     let period = period?;
     let unit = match as_literal(&period.expr) {
-        Some((_, Lit::Str(text))) => parse_period(&text.value()).ok().and_then(|(_, unit)| unit),
+        Some((_, Lit::Str(text))) => parse_period(&text.value()).map_or(None, |(_, unit)| unit),
         _ => None,
     };
     let algorithm = match (args.get(ArgumentName::Algo), unit) {

@@ -46,18 +46,6 @@ impl Value {
         }
     }
 
-    /// A whole number of at least 1; `zero` is the error for 0.
-    pub(crate) fn count(argument: ArgumentName, zero: &str, expr: &Expr) -> syn::Result<Self> {
-        let known = whole_number(argument, zero, expr)?;
-        if known.is_none() && as_path(expr).is_none() {
-            let message = format!(
-                "`{argument}` must be a whole number such as `100`, or the path of a `const` of type `u64`"
-            );
-            return Err(syn::Error::new_spanned(expr, message));
-        }
-        Ok(Self { expr: expr.clone(), known })
-    }
-
     /// A duration in microseconds, which is known if it is a literal.
     pub(crate) fn duration(argument: ArgumentName, expr: &Expr) -> syn::Result<Self> {
         let known = match as_literal(expr) {
@@ -143,8 +131,8 @@ pub(crate) fn choice<T: Word>(argument: ArgumentName, expr: &Expr) -> syn::Resul
     } else if let Some(meant) = closest(&normalized, words()) {
         format!("did you mean `\"{meant}\"`?")
     } else {
-        let literals: Vec<_> = words().map(|word| format!("\"{word}\"")).collect();
-        format!("`{argument}` is one of {}", quoted(literals.iter().map(String::as_str)))
+        let literals = words().map(|word| format!("\"{word}\""));
+        format!("`{argument}` is one of {}", quoted(literals))
     };
     let kind = match argument {
         ArgumentName::Algo => "algorithm",

@@ -1,7 +1,7 @@
 //! The check of a call: which limits, which keys, which costs.
 
 use proc_macro2::{Ident, TokenStream};
-use quote::{ToTokens, quote_spanned};
+use quote::ToTokens;
 use syn::punctuated::Pair;
 use syn::spanned::Spanned;
 use syn::{Expr, ExprReference, ExprTuple, LitByteStr, LitStr, Token};
@@ -10,7 +10,7 @@ use super::Expansion;
 use crate::guard::{KeyAndCost, Once, Shared};
 use crate::key::{self, Key, KeyPiece};
 use crate::limit::Kind;
-use crate::spans::{hygienic, spanned_at};
+use crate::spans::{hygienic, hygienic_span, spanned_at, variable, word};
 use crate::values::unwrap_parens;
 
 impl Expansion<'_> {
@@ -20,27 +20,18 @@ impl Expansion<'_> {
         let check = self.call(function);
         let Some(limiter) = &self.guard.limiter else { return check };
         // A variable, because the type of the parameter would otherwise choose that of a generic expression.
-        let call = quote_spanned!(hygienic()=> #rt::__private::limiter(__rate_limit_limiter));
+        let call = hygienic!(#rt::__private::limiter(__rate_limit_limiter));
         let call = spanned_at(limiter, call);
-        quote_spanned! {hygienic()=>
-            match &#limiter {
-                __rate_limit_limiter => match #call { __rate_limit_limiter => #check }
-            }
-        }
-    }
-
-    /// The function of the runtime, for a function that is async or not.
-    fn check_function(&self, name: &str) -> Ident {
-        let blocking = if self.function.is_synchronous() { "_blocking" } else { "" };
-        Ident::new(&format!("{name}{blocking}"), hygienic())
+        let check = hygienic!(match #call { __rate_limit_limiter => #check });
+        hygienic!(match &#limiter { __rate_limit_limiter => #check })
     }
 
     /// The limiter that the attribute names, if any.
     fn limiter(&self) -> TokenStream {
         if self.guard.limiter.is_some() {
-            quote_spanned!(hygienic()=> ::core::option::Option::Some(__rate_limit_limiter))
+            hygienic!(::core::option::Option::Some(__rate_limit_limiter))
         } else {
-            quote_spanned!(hygienic()=> ::core::option::Option::None)
+            hygienic!(::core::option::Option::None)
         }
     }
 
@@ -65,7 +56,7 @@ impl Expansion<'_> {
                 let own = charge.limit.name.as_ref();
                 let numbered = || {
                     let number = format!("#{number}");
-                    quote_spanned!(hygienic()=> ::core::concat!(#name, #number))
+                    hygienic!(::core::concat!(#name, #number))
                 };
                 let unnamed = || if shared.is_some() { numbered() } else { name.clone() };
                 let name = own.map_or_else(unnamed, ToTokens::to_token_stream);
@@ -87,7 +78,7 @@ impl Expansion<'_> {
                 once = charge.once.as_ref().map(|Once { id, within }| {
                     let id = own_value("id", self.key_value(Some(id)));
                     let remembered = self.remembered(&name, within);
-                    quote_spanned!(hygienic()=> .once(const { &#remembered }, &(&#key, &#id)))
+                    hygienic!(.once(const { &#remembered }, &(&#key, &#id)))
                 });
                 let limit = if charge.limit.varies() {
                     let variable = variable(&format!("limit_{number}"));
@@ -96,30 +87,22 @@ impl Expansion<'_> {
                 } else {
                     limit
                 };
-                quote_spanned!(hygienic()=> (&#limit, &#key, #cost))
+                hygienic!((&#limit, &#key, #cost))
             })
             .collect();
-        let check = self.check_function(function);
+        let blocking = if self.function.is_synchronous() { "_blocking" } else { "" };
+        let check = word(&format!("{function}{blocking}"));
         let (limiter, agree) = (self.limiter(), self.agreement());
-        let mut call = quote_spanned! {hygienic()=>
-            #rt::__private::#check(
-                &#rt::__private::AnnotatedCall::new(#limiter, [#(#parts),*]) #once
-            )
-        };
+        let call = hygienic!(&#rt::__private::AnnotatedCall::new(#limiter, [#(#parts),*]) #once);
+        let mut call = hygienic!(#rt::__private::#check(#call));
         if shared.is_some() {
             // Limits with keys and costs of their own leave these unread.
-            call = quote_spanned! {hygienic()=>
-                {
-                    #agree
-                    let _ = (&#shared_key, &#shared_cost);
-                    #call
-                }
-            };
+            call = hygienic!({ #agree let _ = (&#shared_key, &#shared_cost); #call });
         }
         // A `match` keeps the temporaries of the keys alive while they are borrowed.
         for values in [values, limits].into_iter().filter(|values| !values.is_empty()) {
             let (variables, values): (Vec<_>, Vec<_>) = values.into_iter().unzip();
-            call = quote_spanned!(hygienic()=> match (#(#values,)*) { (#(#variables,)*) => #call });
+            call = hygienic!(match (#(#values,)*) { (#(#variables,)*) => #call });
         }
         call
     }
@@ -131,17 +114,17 @@ impl Expansion<'_> {
             Kind::Constant(path) => Some(path),
             Kind::Rate { .. } | Kind::InFlight => None,
         })?;
-        let name = LitStr::new("limit", hygienic()).into_token_stream();
+        let name = LitStr::new("limit", hygienic_span()).into_token_stream();
         let limits = charges.iter().map(|charge| self.limit(&charge.limit, &name, "limit"));
-        let call = quote_spanned!(hygienic()=> #rt::__private::decided_together(&[#(&#limits),*]));
+        let call = hygienic!(#rt::__private::decided_together(&[#(&#limits),*]));
         let call = spanned_at(path, call);
-        Some(quote_spanned!(hygienic()=> const { #call };))
+        Some(hygienic!(const { #call };))
     }
 
     fn key(&self, key: Option<&Key>) -> TokenStream {
         let rt = &self.rt;
         match key {
-            None => quote_spanned!(hygienic()=> ()),
+            None => hygienic!(()),
             Some(Key::Expr(expr)) => self.borrow(expr).into_token_stream(),
             Some(Key::Format(pieces)) => format_key(rt, pieces),
         }
@@ -154,7 +137,7 @@ impl Expansion<'_> {
         let value = match (hashed, unwrap_parens(expr)) {
             (Some(hashed), _) => {
                 let (limiter, key) = (self.limiter(), self.borrow(hashed));
-                let call = quote_spanned!(hygienic()=> #rt::__private::hashed(#limiter, #key));
+                let call = hygienic!(#rt::__private::hashed(#limiter, #key));
                 Expr::Verbatim(spanned_at(hashed, call))
             }
             (None, Expr::Tuple(tuple)) => {
@@ -168,7 +151,7 @@ impl Expansion<'_> {
         };
         Expr::Reference(ExprReference {
             attrs: Vec::new(),
-            and_token: Token![&](hygienic().located_at(expr.span())),
+            and_token: Token![&](hygienic_span().located_at(expr.span())),
             mutability: None,
             expr: Box::new(value),
         })
@@ -178,9 +161,7 @@ impl Expansion<'_> {
     fn key_value(&self, key: Option<&Key>) -> TokenStream {
         let (rt, tokens) = (&self.rt, self.key(key));
         match key {
-            Some(Key::Expr(expr)) => {
-                spanned_at(expr, quote_spanned!(hygienic()=> #rt::__private::key(#tokens)))
-            }
+            Some(Key::Expr(expr)) => spanned_at(expr, hygienic!(#rt::__private::key(#tokens))),
             _ => tokens,
         }
     }
@@ -188,20 +169,11 @@ impl Expansion<'_> {
     /// The cost, for a variable. A value of another type is an error at the expression.
     fn cost(&self, given: Option<&Expr>) -> TokenStream {
         let rt = &self.rt;
-        given.map_or_else(one_unit, |cost| {
-            spanned_at(cost, quote_spanned!(hygienic()=> #rt::__private::cost(#cost)))
-        })
+        match given {
+            Some(cost) => spanned_at(cost, hygienic!(#rt::__private::cost(#cost))),
+            None => hygienic!(1_u64),
+        }
     }
-}
-
-/// A variable that the user cannot name.
-pub(super) fn variable(name: &str) -> Ident {
-    Ident::new(&format!("__rate_limit_{name}"), hygienic())
-}
-
-/// The cost of a call that sets none.
-fn one_unit() -> TokenStream {
-    quote_spanned!(hygienic()=> 1_u64)
 }
 
 /// The key of a format string. It borrows the values.
@@ -210,14 +182,13 @@ pub(crate) fn format_key(rt: &TokenStream, pieces: &[KeyPiece]) -> TokenStream {
     let written = pieces.iter().map(|piece| match piece {
         KeyPiece::Text(text) => written_text(&out, text),
         // A value that is not `Display` is an error at the format string.
-        KeyPiece::Argument { spec, root, fields } => quote_spanned! {hygienic()=>
-            #rt::__private::write_formatted(
-                #out, ::core::format_args!(#spec, #root #(.#fields)*)
-            );
-        },
+        KeyPiece::Argument { spec, root, fields } => {
+            let value = hygienic!(::core::format_args!(#spec, #root #(.#fields)*));
+            hygienic!(#rt::__private::write_formatted(#out, #value);)
+        }
     });
     let written: TokenStream = written.collect();
-    quote_spanned!(hygienic()=> #rt::__private::Format(|#out: &mut #rt::KeyWriter<'_>| { #written }))
+    hygienic!(#rt::__private::Format(|#out: &mut #rt::KeyWriter<'_>| { #written }))
 }
 
 /// Writes a text. Its colons separate parts of the key.
@@ -225,11 +196,11 @@ fn written_text(out: &Ident, text: &LitStr) -> TokenStream {
     let mut written = TokenStream::new();
     for (index, part) in text.value().split(':').enumerate() {
         if index > 0 {
-            written.extend(quote_spanned!(hygienic()=> #out.separator();));
+            written.extend(hygienic!(#out.separator();));
         }
         if !part.is_empty() {
             let bytes = LitByteStr::new(part.as_bytes(), text.span());
-            written.extend(quote_spanned!(hygienic()=> #out.bytes(#bytes);));
+            written.extend(hygienic!(#out.bytes(#bytes);));
         }
     }
     written
