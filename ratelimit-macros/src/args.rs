@@ -206,12 +206,10 @@ impl<'e> Args<'e> {
         let number = |number: u64| Lit::Int(LitInt::new(&number.to_string(), span));
         let word = |word: &str| Lit::Str(LitStr::new(word, span));
         self.text_has_burst = burst.is_some();
+        let period = unit.map_or_else(|| format!("{period_us}us"), str::to_owned);
         let values = [
             (ArgumentName::Threshold, Some(number(threshold))),
-            (
-                ArgumentName::Period,
-                Some(unit.map_or_else(|| word(&format!("{period_us}us")), word)),
-            ),
+            (ArgumentName::Period, Some(word(&period))),
             (ArgumentName::Burst, burst.map(number)),
             (ArgumentName::Algo, algorithm.map(word)),
         ];

@@ -102,7 +102,9 @@ impl Expansion<'_> {
     pub(super) fn patterns(&self) -> TokenStream {
         match &self.function.body {
             Body::Plain(_) => TokenStream::new(),
-            Body::Boxed(boxed) => boxed.patterns.iter().map(|it| it.tokens.clone()).collect(),
+            Body::Boxed(boxed) => {
+                boxed.patterns.iter().map(|(_, statement)| statement.clone()).collect()
+            }
         }
     }
 

@@ -7,7 +7,7 @@ use syn::spanned::Spanned;
 use syn::{Expr, ExprReference, ExprTuple, LitByteStr, LitStr, Token};
 
 use super::Expansion;
-use crate::guard::{KeyAndCost, Once, Shared};
+use crate::guard::Once;
 use crate::key::{self, Key, KeyPiece};
 use crate::limit::Kind;
 use crate::spans::{hygienic, hygienic_span, spanned_at, variable, word};
@@ -44,52 +44,50 @@ impl Expansion<'_> {
         // The values of the keys and the costs, in their order.
         let mut values: Vec<(Ident, TokenStream)> = Vec::new();
         let (shared_key, shared_cost) = (variable("key"), variable("cost"));
-        if let Some(Shared { key_and_cost: shared, .. }) = shared {
+        if let Some(shared) = shared {
             values.push((shared_key.clone(), self.key_value(shared.key.as_ref())));
             values.push((shared_cost.clone(), self.cost(shared.cost.as_ref())));
         }
         let mut once = None;
-        let parts: Vec<_> = charges
-            .iter()
-            .zip(1_usize..)
-            .map(|(charge, number)| {
-                let own = charge.limit.name.as_ref();
-                let numbered = || {
+        let mut parts = Vec::new();
+        for (charge, number) in charges.iter().zip(1_usize..) {
+            let own = charge.limit.name.as_ref();
+            let name = match (own, shared) {
+                (Some(own), _) => own.to_token_stream(),
+                (None, Some(_)) => {
                     let number = format!("#{number}");
                     hygienic!(::core::concat!(#name, #number))
-                };
-                let unnamed = || if shared.is_some() { numbered() } else { name.clone() };
-                let name = own.map_or_else(unnamed, ToTokens::to_token_stream);
-                let limit = self.registered(charge, &name, given.is_some() || own.is_some());
-                let mut own_value = |name, value| {
-                    let variable = variable(&format!("{name}_{number}"));
-                    values.push((variable.clone(), value));
-                    variable
-                };
-                let KeyAndCost { key, cost } = &charge.key_and_cost;
-                let key = match (key, shared) {
-                    (None, Some(_)) => shared_key.clone(),
-                    (key, _) => own_value("key", self.key_value(key.as_ref())),
-                };
-                let cost = match (cost, shared) {
-                    (None, Some(_)) => shared_cost.clone(),
-                    (cost, _) => own_value("cost", self.cost(cost.as_ref())),
-                };
-                once = charge.once.as_ref().map(|Once { id, within }| {
-                    let id = own_value("id", self.key_value(Some(id)));
-                    let remembered = self.remembered(&name, within);
-                    hygienic!(.once(const { &#remembered }, &(&#key, &#id)))
-                });
-                let limit = if charge.limit.varies() {
-                    let variable = variable(&format!("limit_{number}"));
-                    limits.push((variable.clone(), limit));
-                    variable.into_token_stream()
-                } else {
-                    limit
-                };
-                hygienic!((&#limit, &#key, #cost))
-            })
-            .collect();
+                }
+                (None, None) => name.clone(),
+            };
+            let limit = self.registered(charge, &name, given.is_some() || own.is_some());
+            let mut own_value = |name, value| {
+                let variable = variable(&format!("{name}_{number}"));
+                values.push((variable.clone(), value));
+                variable
+            };
+            let key = match (&charge.key, shared) {
+                (None, Some(_)) => shared_key.clone(),
+                (key, _) => own_value("key", self.key_value(key.as_ref())),
+            };
+            let cost = match (&charge.cost, shared) {
+                (None, Some(_)) => shared_cost.clone(),
+                (cost, _) => own_value("cost", self.cost(cost.as_ref())),
+            };
+            once = charge.once.as_ref().map(|Once { id, within }| {
+                let id = own_value("id", self.key_value(Some(id)));
+                let remembered = self.remembered(&name, within);
+                hygienic!(.once(const { &#remembered }, &(&#key, &#id)))
+            });
+            let limit = if charge.limit.varies() {
+                let variable = variable(&format!("limit_{number}"));
+                limits.push((variable.clone(), limit));
+                variable.into_token_stream()
+            } else {
+                limit
+            };
+            parts.push(hygienic!((&#limit, &#key, #cost)));
+        }
         let blocking = if self.function.is_synchronous() { "_blocking" } else { "" };
         let check = word(&format!("{function}{blocking}"));
         let (limiter, agree) = (self.limiter(), self.agreement());
