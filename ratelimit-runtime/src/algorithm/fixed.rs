@@ -38,9 +38,7 @@ impl State for Window {
                 let is_its = match correction.charged {
                     Charged::Newest => true,
                     Charged::At(time) => window.start <= time && time < window.end,
-                    Charged::By(Receipt { birth, place }) => {
-                        u64::from(self.birth) == birth && window.start == place
-                    }
+                    Charged::By(receipt) => receipt == Receipt::of(self.birth, window.start),
                     Charged::Reserved(_) => false,
                 };
                 let less = if is_its { correction.less() } else { 0 };

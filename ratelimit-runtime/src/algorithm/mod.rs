@@ -94,10 +94,7 @@ impl Op {
     /// Returns whether this takes units, or asks for them: the limit can reject it.
     #[inline(always)]
     pub(crate) fn is_take(self) -> bool {
-        match self {
-            Self::Take { .. } | Self::Peek => true,
-            Self::Measure | Self::Correct(_) => false,
-        }
+        matches!(self, Self::Take { .. } | Self::Peek)
     }
 }
 
@@ -213,7 +210,13 @@ impl Receipt {
         if *own_birth == 0 {
             *own_birth = birth as u32 | 1;
         }
-        Self { birth: (*own_birth).into(), place }
+        Self::of(*own_birth, place)
+    }
+
+    /// Returns the receipt of a charge at this place of a state with this birth.
+    #[inline]
+    fn of(birth: u32, place: u64) -> Self {
+        Self { birth: birth.into(), place }
     }
 }
 

@@ -192,10 +192,8 @@ impl State for Log {
                 match correction.charged {
                     Charged::Newest => self.refund(ticks, &mut live, less),
                     Charged::At(time) => self.give_back(ticks, &mut live, time, less),
-                    Charged::By(Receipt { birth, place })
-                        if u64::from(self.head.birth) == birth =>
-                    {
-                        self.give_back(ticks, &mut live, place, less);
+                    Charged::By(receipt) if receipt.birth == u64::from(self.head.birth) => {
+                        self.give_back(ticks, &mut live, receipt.place, less);
                     }
                     Charged::By(_) | Charged::Reserved(_) => {}
                 }

@@ -71,9 +71,8 @@ impl State for Counters {
                         Some(start)
                     }
                     Charged::At(time) => Some(time),
-                    Charged::By(Receipt { birth, place }) => {
-                        (u64::from(self.birth) == birth).then_some(place)
-                    }
+                    Charged::By(receipt) if receipt.birth != u64::from(self.birth) => None,
+                    Charged::By(receipt) => Some(receipt.place),
                     Charged::Reserved(_) => None,
                 };
                 // The units leave the window that counted them.

@@ -48,8 +48,8 @@ impl State for Slots {
 
 impl Slots {
     /// Returns whether the units of a receipt are among these.
-    pub(crate) fn has(&self, Receipt { birth, place }: Receipt) -> bool {
-        u64::from(self.birth) == birth && self.since == place
+    pub(crate) fn has(&self, receipt: Receipt) -> bool {
+        receipt == Receipt::of(self.birth, self.since)
     }
 
     /// Gives units of a receipt back, if they are among these.

@@ -12,7 +12,7 @@ mod permit;
 
 use std::sync::Arc;
 
-pub(crate) use self::decide::{AdmittedCall, CallFuture, StartedCall, undecided};
+pub(crate) use self::decide::{AdmittedCall, CallFuture, undecided};
 pub use self::future::{Acquire, AcquireAll, Check};
 pub use self::permit::{Meter, Permit};
 use crate::backend::Backend;

@@ -68,14 +68,9 @@ pub(super) struct PermitCharge {
 
 impl Permit {
     pub(super) fn new(decision: Decision, charge: Option<PermitCharge>) -> Self {
-        if cfg!(feature = "metrics")
-            && let Some(charge) = charge.as_ref().filter(|charge| charge.is_held())
-        {
-            report::change(
-                report::IN_FLIGHT,
-                charge.charge.terms.identity.name,
-                charge.charged as f64,
-            );
+        if let Some(held) = charge.as_ref().filter(|charge| charge.is_held()) {
+            let name = held.charge.terms.identity.name;
+            report::change(report::IN_FLIGHT, name, held.charged as f64);
         }
         Self { decision, charge }
     }
@@ -218,10 +213,10 @@ impl PermitCharge {
     }
 
     fn is_lost(&self) -> bool {
-        if let Some(held) = &self.held {
-            return self.charged > 0 && held.is_lost();
+        match &self.held {
+            Some(held) => self.charged > 0 && held.is_lost(),
+            None => !self.backend.holds_here(self.charge.key_id, self.receipt),
         }
-        !self.backend.holds_here(self.charge.key_id, self.receipt)
     }
 
     /// Settles the charge to `used` units, or keeps it, and changes the block of the key. Units in flight are given
@@ -294,14 +289,13 @@ impl Drop for Permit {
 pub struct Meter {
     /// Empty once the charges are kept or settled.
     permits: OneOrMany<Permit>,
-    decision: Decision,
     used: u64,
 }
 
 impl Permit {
     /// Returns a meter, which settles the charge to the units that it has counted when it is dropped.
     pub fn meter(self) -> Meter {
-        Meter { decision: self.decision(), permits: OneOrMany::from([self]), used: 0 }
+        Meter::of([self])
     }
 
     /// Returns a [meter](Self::meter) for a call that counts only if it ends well: it gives the charge back when it is
@@ -326,9 +320,7 @@ impl Meter {
     /// Creates one meter for all charges of a call with several limits. Each charge is settled to the units that the
     /// meter has counted. The decision of the meter is the decision of the first permit.
     pub fn of(permits: impl IntoIterator<Item = Permit>) -> Self {
-        let permits: Vec<_> = permits.into_iter().collect();
-        let decision = permits.first().map_or_else(Decision::unlimited, Permit::decision);
-        Self { permits: permits.into(), decision, used: 0 }
+        Self { permits: permits.into_iter().collect(), used: 0 }
     }
 
     /// Sets the total of the units that the call has used so far, in place of what was counted before, for a service
@@ -351,7 +343,7 @@ impl Meter {
     /// Returns the decision about the call.
     #[must_use]
     pub fn decision(&self) -> Decision {
-        self.decision
+        self.permits.first().map_or_else(Decision::unlimited, Permit::decision)
     }
 
     /// Keeps the charge as it was made, whatever was counted.
