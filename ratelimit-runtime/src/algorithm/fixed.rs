@@ -29,9 +29,7 @@ impl State for Window {
         match op {
             Op::Take { receipt: needs_receipt, .. } if allowed && cost > 0 => {
                 window.count += cost;
-                if needs_receipt {
-                    receipt = Receipt::new(&mut window.birth, birth, window.start);
-                }
+                receipt = Receipt::new(needs_receipt, &mut window.birth, birth, window.start);
             }
             Op::Correct(correction) => {
                 // This count does not include units that were charged in another window.

@@ -204,9 +204,13 @@ pub(crate) struct Receipt {
 }
 
 impl Receipt {
-    /// Returns the receipt of a charge. A state without a birth gets 32 bits of `birth`: they suffice, because the
-    /// place has to be the same as well.
-    fn new(own_birth: &mut u32, birth: u64, place: u64) -> Self {
+    /// Returns the receipt of a charge that needs one, otherwise the default. A state without a birth gets 32 bits of
+    /// `birth`: they suffice, because the place has to be the same as well.
+    #[inline]
+    fn new(is_needed: bool, own_birth: &mut u32, birth: u64, place: u64) -> Self {
+        if !is_needed {
+            return Self::default();
+        }
         if *own_birth == 0 {
             *own_birth = birth as u32 | 1;
         }

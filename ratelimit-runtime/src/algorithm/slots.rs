@@ -27,9 +27,7 @@ impl State for Slots {
         match op {
             Op::Take { receipt: needs_receipt, .. } if allowed && cost > 0 => {
                 self.take(clock, cost);
-                if needs_receipt {
-                    receipt = Receipt::new(&mut self.birth, birth, self.since);
-                }
+                receipt = Receipt::new(needs_receipt, &mut self.birth, birth, self.since);
             }
             Op::Correct(correction) => match correction.charged {
                 Charged::By(receipt) => self.release(receipt, correction.less()),

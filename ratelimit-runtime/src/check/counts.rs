@@ -7,6 +7,7 @@ use super::decide::{StartedCall, apply_shadow};
 use super::{Check, Checker, Part};
 use crate::algorithm::{BlockChange, Op, Verdict};
 use crate::key::{Key, KeyId};
+use crate::lease::Leases;
 use crate::limit::{Access, Limit, OnError};
 use crate::one_or_many::OneOrMany;
 use crate::reply::{Answer, Decision, Rejection, Usage};
@@ -111,32 +112,34 @@ impl Count<'_> {
         let (policy, charge) = (self.ruled.limit.policy(), self.charge(0));
         let reset = backend.change_key(policy, charge, BlockChange::Reset);
         // Other calls of the count may lease, although this limit does not.
-        if !backend.is_shared(policy.scope) {
-            return reset;
-        }
-        let (leases, key_id) = (Arc::clone(leases), self.lease_id());
-        Box::pin(async move {
-            // Discards twice, because units can be leased while the reset is pending.
-            leases.discard(key_id);
-            let result = reset.await;
-            leases.discard(key_id);
-            result
-        })
+        let leases = backend.is_shared(policy.scope).then_some(leases);
+        self.around(reset, leases, Leases::discard)
     }
 
     /// Blocks or unblocks a key. Leased units of this process go back. Returns whether the key was blocked.
     pub(crate) fn block(&self, block: BlockChange) -> Answer<bool> {
-        let (limit, charge, key_id) = (&self.ruled.limit, self.charge(0), self.lease_id());
+        let (Checker { backend, leases, .. }, limit) = (self.checker, &self.ruled.limit);
+        let charge = self.charge(0);
         // The backend gives back the leases with the key id that it blocks. A lease of a sliding window has another key
         // id than its count, whose period is longer.
-        let others = self.checker.leases.of(limit).filter(|_| key_id != charge.key_id).cloned();
-        let answer = self.checker.backend.change_key(limit.policy(), charge, block);
-        let Some(leases) = others else { return answer };
+        let others = leases.of(limit).filter(|_| self.lease_id() != charge.key_id);
+        self.around(backend.change_key(limit.policy(), charge, block), others, Leases::give_back)
+    }
+
+    /// Calls `end` with the lease of the count before a request and after it, because units can be leased while the
+    /// request is pending.
+    fn around(
+        &self,
+        request: Answer<bool>,
+        leases: Option<&Arc<Leases>>,
+        end: fn(&Leases, KeyId),
+    ) -> Answer<bool> {
+        let Some(leases) = leases.cloned() else { return request };
+        let lease_id = self.lease_id();
         Box::pin(async move {
-            leases.give_back(key_id);
-            let result = answer.await;
-            // Units can be leased while the request is pending.
-            leases.give_back(key_id);
+            end(&leases, lease_id);
+            let result = request.await;
+            end(&leases, lease_id);
             result
         })
     }

@@ -20,6 +20,7 @@ use crate::key::Key;
 use crate::lease::Leases;
 use crate::limit::{Access, Limit};
 use crate::printing::debug_by_name;
+use crate::report;
 use crate::rules::{Asker, RuleTable, Ruled, RulesInForce};
 use crate::waiting::Waiting;
 
@@ -78,6 +79,13 @@ impl AnyPart<'_> {
         let Part { limit, key, access, .. } = *self;
         let key_id = || backend.key_id(limit.terms(), key);
         Ruled::under(rules, limit, access, &key_id, &|| backend.clock().local(), asker)
+    }
+}
+
+/// Adds the limits of a call, if it has several, to the log of the current web request.
+fn expect(parts: &[AnyPart<'_>]) {
+    if parts.len() > 1 {
+        parts.iter().for_each(|part| report::expect(part.limit));
     }
 }
 

@@ -123,7 +123,11 @@ impl Permit {
     /// counted them.
     #[must_use]
     pub fn is_lost(&self) -> bool {
-        self.charge.as_ref().is_some_and(|charge| charge.is_held() && charge.is_lost())
+        let Some(charge) = self.charge.as_ref().filter(|it| it.is_held()) else { return false };
+        match &charge.held {
+            Some(held) => charge.charged > 0 && held.is_lost(),
+            None => !charge.backend.holds_here(charge.charge.key_id, charge.receipt),
+        }
     }
 
     /// Returns whether the call holds units in flight until it ends.
@@ -210,13 +214,6 @@ impl PermitCharge {
     /// Returns whether the units are held until the call ends.
     fn is_held(&self) -> bool {
         self.charge.terms.is_in_flight()
-    }
-
-    fn is_lost(&self) -> bool {
-        match &self.held {
-            Some(held) => self.charged > 0 && held.is_lost(),
-            None => !self.backend.holds_here(self.charge.key_id, self.receipt),
-        }
     }
 
     /// Settles the charge to `used` units, or keeps it, and changes the block of the key. Units in flight are given
