@@ -225,8 +225,7 @@ impl<'e> Args<'e> {
             self.errors.report(input.error("expected `,` between two arguments"));
             // The next argument probably follows at once, or after another separator.
             let _ = input.parse::<Option<Token![;]>>();
-            let is_group = input.peek2(Paren);
-            if input.peek(Ident::peek_any) && (input.peek2(Token![=]) || is_group) {
+            if input.peek(Ident::peek_any) && (input.peek2(Token![=]) || input.peek2(Paren)) {
                 return;
             }
         }

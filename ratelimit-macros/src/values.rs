@@ -100,19 +100,17 @@ pub(crate) fn text(argument: ArgumentName, expr: &Expr) -> syn::Result<&LitStr> 
         return Ok(text);
     }
     let word = as_path(expr).and_then(|path| path.path.get_ident()).map(ToString::to_string);
+    let example = argument.example();
     // A word in lower case lacks its quotes; one in upper case is a constant.
-    let message = if let Some(word) = word.filter(|word| word.contains(char::is_lowercase)) {
-        format!("`{argument}` must be a string literal: write `\"{word}\"`, with quotes")
-    } else {
-        let example = argument.example();
-        let hint = match argument {
-            ArgumentName::Name => {
-                ": to use one name in several places, declare a `const` of type `Limit` and write \
-                 `limit = LOGIN`"
-            }
-            _ => "",
-        };
-        format!("`{argument}` must be a string literal, such as `{example}`{hint}")
+    let message = match word.filter(|word| word.contains(char::is_lowercase)) {
+        Some(word) => {
+            format!("`{argument}` must be a string literal: write `\"{word}\"`, with quotes")
+        }
+        None if argument == ArgumentName::Name => format!(
+            "`name` must be a string literal, such as `{example}`: to use one name in several places, declare a \
+             `const` of type `Limit` and write `limit = LOGIN`"
+        ),
+        None => format!("`{argument}` must be a string literal, such as `{example}`"),
     };
     Err(syn::Error::new_spanned(expr, message))
 }

@@ -17,19 +17,16 @@ impl Expansion<'_> {
         if !self.wraps_output() {
             return block.into_token_stream();
         }
-        let (rt, output) = (&self.rt, self.output_of(&self.owning(block)));
+        let (rt, owning) = (&self.rt, self.owning(block));
+        // A `return` in the body ends the block and not the function.
+        let output = if self.function.is_synchronous() {
+            hygienic!((move || #owning)())
+        } else {
+            hygienic!(async move #owning.await)
+        };
         hygienic! {
             let __rate_limit_output = #output;
             ::core::result::Result::<_, #rt::Rejection>::Ok(__rate_limit_output)
-        }
-    }
-
-    /// The value of the body, in a block of its own. A `return` in the body ends the block and not the function.
-    pub(super) fn output_of(&self, block: &Group) -> TokenStream {
-        if self.function.is_synchronous() {
-            hygienic!((move || #block)())
-        } else {
-            hygienic!(async move #block.await)
         }
     }
 
@@ -246,16 +243,14 @@ impl Expansion<'_> {
     /// The longest time for which `block` blocks the key.
     fn ceiling(&self, at_most: Option<&Value>) -> TokenStream {
         let rt = &self.rt;
-        let Some(at_most) = at_most else {
-            return hygienic!(#rt::__private::BLOCK_AT_MOST);
-        };
-        let duration = self.duration(at_most);
-        if at_most.known.is_some() {
-            return duration;
+        match at_most {
+            None => hygienic!(#rt::__private::BLOCK_AT_MOST),
+            Some(at_most) if at_most.known.is_some() => self.duration(at_most),
+            Some(Value { expr, .. }) => {
+                let call = spanned_at(expr, hygienic!(#rt::__private::block_at_most(#expr)));
+                hygienic!(const { #call })
+            }
         }
-        let call = hygienic!(#rt::__private::block_at_most(#duration));
-        let call = spanned_at(&at_most.expr, call);
-        hygienic!(const { #call })
     }
 
     /// Whether the body's value is wrapped in a `Result`: `impl Trait` hides its type, so a rejection

@@ -119,15 +119,6 @@ impl Expansion<'_> {
         Some(hygienic!(const { #call };))
     }
 
-    fn key(&self, key: Option<&Key>) -> TokenStream {
-        let rt = &self.rt;
-        match key {
-            None => hygienic!(()),
-            Some(Key::Expr(expr)) => self.borrow(expr).into_token_stream(),
-            Some(Key::Format(pieces)) => format_key(rt, pieces),
-        }
-    }
-
     /// A reference to the value. For a tuple, a tuple of references: `&(a, b)` would move `a` and `b`.
     fn borrow(&self, expr: &Expr) -> Expr {
         let rt = &self.rt;
@@ -157,10 +148,14 @@ impl Expansion<'_> {
 
     /// The key of an expression, for a variable. A value that is no key is an error at the expression.
     fn key_value(&self, key: Option<&Key>) -> TokenStream {
-        let (rt, tokens) = (&self.rt, self.key(key));
+        let rt = &self.rt;
         match key {
-            Some(Key::Expr(expr)) => spanned_at(expr, hygienic!(#rt::__private::key(#tokens))),
-            _ => tokens,
+            None => hygienic!(()),
+            Some(Key::Expr(expr)) => {
+                let borrowed = self.borrow(expr);
+                spanned_at(expr, hygienic!(#rt::__private::key(#borrowed)))
+            }
+            Some(Key::Format(pieces)) => format_key(rt, pieces),
         }
     }
 
