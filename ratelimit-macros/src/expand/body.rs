@@ -171,10 +171,8 @@ impl Expansion<'_> {
             _ => (!after_call.is_empty()).then_some(permit),
         });
         let declared = variables.clone().flatten();
-        let assigned = variables.map(|variable| match variable {
-            Some(variable) => variable.into_token_stream(),
-            None => hygienic!(_),
-        });
+        let ignored = || hygienic!(_);
+        let assigned = variables.map(|it| it.map_or_else(ignored, ToTokens::into_token_stream));
         let split = each().filter_map(|(permit, after_call)| {
             match (&after_call.correction, &after_call.block) {
                 (Some(Correction::Permit(name)), Some(_)) => Some(hygienic! {

@@ -162,10 +162,9 @@ impl Expansion<'_> {
     /// The cost, for a variable. A value of another type is an error at the expression.
     fn cost(&self, given: Option<&Expr>) -> TokenStream {
         let rt = &self.rt;
-        match given {
-            Some(cost) => spanned_at(cost, hygienic!(#rt::__private::cost(#cost))),
-            None => hygienic!(1_u64),
-        }
+        let one_unit = || hygienic!(1_u64);
+        let cost = |cost: &Expr| spanned_at(cost, hygienic!(#rt::__private::cost(#cost)));
+        given.map_or_else(one_unit, cost)
     }
 }
 

@@ -225,10 +225,8 @@ impl Expansion<'_> {
     /// The given name, or the path of the function.
     pub(super) fn name(&self, given: Option<&LitStr>) -> TokenStream {
         let function = self.function.sig.ident.unraw().to_string();
-        match given {
-            Some(name) => name.to_token_stream(),
-            None => hygienic!(::core::concat!(::core::module_path!(), "::", #function)),
-        }
+        let default = || hygienic!(::core::concat!(::core::module_path!(), "::", #function));
+        given.map_or_else(default, ToTokens::to_token_stream)
     }
 }
 

@@ -85,7 +85,9 @@ impl AnyPart<'_> {
 /// Adds the limits of a call, if it has several, to the log of the current web request.
 fn expect(parts: &[AnyPart<'_>]) {
     if parts.len() > 1 {
-        parts.iter().for_each(|part| report::expect(part.limit));
+        for part in parts {
+            report::expect(part.limit);
+        }
     }
 }
 
