@@ -152,12 +152,17 @@ impl Local {
         change: BlockChange,
     ) -> bool {
         match change {
-            // A long log takes milliseconds to free, so it is dropped after the shard is unlocked.
-            BlockChange::Reset => self.in_shard(key_id, |shard, _| shard.remove(key_id)).is_some(),
+            BlockChange::Reset => self.remove(key_id),
             _ => self.in_shard(key_id, |shard, clock| {
                 shard.change_block(key_id, algorithm, change, clock)
             }),
         }
+    }
+
+    /// Removes a count, and unblocks its key. Returns whether the count was there.
+    pub(crate) fn remove(&self, key_id: KeyId) -> bool {
+        // A long log takes milliseconds to free, so it is dropped after the shard is unlocked.
+        self.in_shard(key_id, |shard, _| shard.remove(key_id)).is_some()
     }
 
     /// Passes the shard of a count and the time to `work`. Reports after the lock is free, because the recorder of
@@ -239,9 +244,7 @@ mod tests {
         }
         make_short_calls(&store, 0..50_000);
         assert!((0..SHARDS).all(|index| store.shard(index).len() <= 20));
-        let remove =
-            |key_id: &KeyId| store.change_block(*key_id, Algorithm::Fixed, BlockChange::Reset);
-        assert!(key_ids.iter().all(remove));
+        assert!(key_ids.iter().all(|key_id| store.remove(*key_id)));
     }
 
     #[test]
@@ -282,7 +285,7 @@ mod tests {
             store.apply_one(Op::ACQUIRE, charge)
         };
         let (_, receipt) = acquire();
-        store.change_block(key_id, Algorithm::InFlight, BlockChange::Reset);
+        store.remove(key_id);
         assert!(!store.holds(key_id, receipt));
         let (_, other) = acquire();
         release(&store, LocalCharge { key_id, terms, cost: 1 }, receipt);
