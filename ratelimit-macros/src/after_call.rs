@@ -85,11 +85,8 @@ impl AfterCall {
 
     /// Whether a function looks at the return value.
     pub(crate) fn sees_result(&self) -> bool {
-        let corrects = match self.correction {
-            Some(Correction::Settle(_) | Correction::CountIf(_)) => true,
-            Some(Correction::Permit(_)) | None => false,
-        };
-        corrects || self.block.is_some()
+        self.block.is_some()
+            || matches!(self.correction, Some(Correction::Settle(_) | Correction::CountIf(_)))
     }
 }
 
@@ -150,16 +147,12 @@ const OWNED: [&str; 10] =
 fn require_no_moved(name: ArgumentName, function: &Function, expr: &Expr) -> syn::Result<()> {
     let Expr::Closure(closure) = unwrap_parens(expr) else { return Ok(()) };
     for input in &function.sig.inputs {
-        let FnArg::Typed(PatType { pat, ty, .. }) = input else { continue };
-        let (Pat::Ident(PatIdent { ident, .. }), Type::Path(TypePath { path, .. })) =
-            (&**pat, &**ty)
-        else {
-            continue;
-        };
-        let is_owned =
-            path.segments.last().is_some_and(|last| OWNED.iter().any(|it| last.ident == it));
-        let used = if is_owned { find(closure.body.to_token_stream(), ident) } else { None };
-        if let Some(used) = used {
+        if let FnArg::Typed(PatType { pat, ty, .. }) = input
+            && let Pat::Ident(PatIdent { ident, .. }) = &**pat
+            && let Type::Path(TypePath { path, .. }) = &**ty
+            && path.segments.last().is_some_and(|last| OWNED.iter().any(|it| last.ident == it))
+            && let Some(used) = find(closure.body.to_token_stream(), ident)
+        {
             let message = format!(
                 "the body owns `{used}`, and `{name}` sees the return value only: return what it needs, or \
                  {}",

@@ -206,12 +206,10 @@ impl<'e> Args<'e> {
         let number = |number: u64| Lit::Int(LitInt::new(&number.to_string(), span));
         let word = |word: &str| Lit::Str(LitStr::new(word, span));
         self.text_has_burst = burst.is_some();
+        let period = unit.map_or_else(|| format!("{period_us}us"), str::to_owned);
         let values = [
             (ArgumentName::Threshold, Some(number(threshold))),
-            (
-                ArgumentName::Period,
-                Some(unit.map_or_else(|| word(&format!("{period_us}us")), word)),
-            ),
+            (ArgumentName::Period, Some(word(&period))),
             (ArgumentName::Burst, burst.map(number)),
             (ArgumentName::Algo, algorithm.map(word)),
         ];
@@ -227,8 +225,7 @@ impl<'e> Args<'e> {
             self.errors.report(input.error("expected `,` between two arguments"));
             // The next argument probably follows at once, or after another separator.
             let _ = input.parse::<Option<Token![;]>>();
-            let is_group = input.peek2(Paren);
-            if input.peek(Ident::peek_any) && (input.peek2(Token![=]) || is_group) {
+            if input.peek(Ident::peek_any) && (input.peek2(Token![=]) || input.peek2(Paren)) {
                 return;
             }
         }

@@ -19,15 +19,10 @@ pub(crate) struct BoxedBody {
     async_token: Token![async],
     move_token: Token![move],
     pub(crate) brace: token::Brace,
-    /// The statements that destructure parameters. The key uses what they bind.
-    pub(crate) patterns: Vec<PatternStatement>,
+    /// The statements that destructure parameters, each with its pattern, such as `let Path(id) = { let __arg1 = __arg1;
+    /// __arg1 };`. The key uses what they bind.
+    pub(crate) patterns: Vec<(Pat, TokenStream)>,
     pub(crate) body: TokenStream,
-}
-
-/// `let Path(id) = { let __arg1 = __arg1; __arg1 };`
-pub(crate) struct PatternStatement {
-    pub(crate) pattern: Pat,
-    pub(crate) tokens: TokenStream,
 }
 
 impl BoxedBody {
@@ -60,7 +55,7 @@ impl Parse for BoxedBody {
 
 /// Takes the `let`s that destructure a parameter from the start of a body. Returns them and the rest of the body. Each
 /// of them moves one parameter, so they can run first.
-fn split_patterns(block: ParseStream<'_>) -> syn::Result<(Vec<PatternStatement>, TokenStream)> {
+fn split_patterns(block: ParseStream<'_>) -> syn::Result<(Vec<(Pat, TokenStream)>, TokenStream)> {
     let (mut patterns, mut body) = (Vec::new(), TokenStream::new());
     // `if let Some(__ret) = None::<T> { return __ret; }`, which sets the type of the block.
     if block.peek(Token![if]) {
@@ -73,7 +68,7 @@ fn split_patterns(block: ParseStream<'_>) -> syn::Result<(Vec<PatternStatement>,
     while let Ok((pattern, value, tokens)) = parse_let(&ahead) {
         block.advance_to(&ahead);
         if is_parameter(&value) {
-            patterns.push(PatternStatement { pattern, tokens });
+            patterns.push((pattern, tokens));
         } else {
             body.append_all(tokens);
         }

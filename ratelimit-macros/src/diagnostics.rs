@@ -2,7 +2,7 @@
 //! that a misspelled or a foreign one stands for.
 
 use std::cell::RefCell;
-use std::collections::BTreeSet;
+use std::fmt::Display;
 
 use proc_macro2::TokenStream;
 use quote::ToTokens;
@@ -59,14 +59,9 @@ pub(crate) fn written(tokens: &impl ToTokens) -> String {
     text
 }
 
-/// Lists the names as `` `a`, `b`, `c` ``, each once, in the order given.
-pub(crate) fn quoted<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
-    let mut seen = BTreeSet::new();
-    let quoted: Vec<_> = names
-        .into_iter()
-        .filter(|name| seen.insert(*name))
-        .map(|name| format!("`{name}`"))
-        .collect();
+/// Lists the names as `` `a`, `b`, `c` ``.
+pub(crate) fn quoted(names: impl IntoIterator<Item = impl Display>) -> String {
+    let quoted: Vec<_> = names.into_iter().map(|name| format!("`{name}`")).collect();
     quoted.join(", ")
 }
 
@@ -102,14 +97,4 @@ pub(crate) fn foreign_argument(word: &str) -> Option<&'static str> {
         }
         _ => return None,
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::quoted;
-
-    #[test]
-    fn lists_each_name_once() {
-        assert_eq!(quoted(["b", "a", "b"]), "`b`, `a`");
-    }
 }

@@ -1,142 +1,10 @@
-//! Which arguments exclude each other: one table. The error points at the argument that has no effect.
+//! Which arguments exclude each other. The error points at the argument that has no effect.
 
 use crate::args::Args;
 #[allow(clippy::enum_glob_use, reason = "the table names most of them")]
 use crate::argument::ArgumentName::{self, *};
 use crate::argument::Place;
 use crate::words::Word;
-
-/// Arguments that have no place beside another one, and what to write instead. In the message, `{name}` is the
-/// argument, and `{other}` the other one.
-struct Exclusion(&'static [ArgumentName], Beside, &'static str);
-
-#[derive(Clone, Copy)]
-enum Beside {
-    Given(ArgumentName),
-    /// An argument whose value is a path.
-    Path(ArgumentName),
-    /// An argument with this value.
-    Value(ArgumentName, &'static str),
-    /// The argument is missing.
-    Without(ArgumentName),
-}
-
-use Beside::{Given, Path, Value, Without};
-
-/// The first that applies to an argument is reported.
-const EXCLUSIONS: &[Exclusion] = &[
-    Exclusion(
-        // Leased units can be counted elsewhere, where code that names the constant would not find them.
-        &[Period, Algo, Align, AlignDay, InFlight, Hold, Name, Lease],
-        Path(Limit),
-        "`{name}` is part of the limit that `limit` names: remove it, or change the constant",
-    ),
-    Exclusion(
-        &[Period],
-        Given(InFlight),
-        "`in_flight` limits how many calls run at the same time, and has no `period`: how long a slot is kept is \
-         `hold`; for a rate beside it, write two groups, `limit(period = .., threshold = ..), limit(in_flight = .., \
-         hold = ..)`",
-    ),
-    Exclusion(
-        &[Threshold, Algo, Burst, Align, AlignDay],
-        Given(InFlight),
-        "`in_flight` limits how many calls run at the same time, and has no `{name}`: for a rate beside it, write two \
-         groups, `limit(period = .., threshold = ..), limit(in_flight = .., hold = ..)`",
-    ),
-    Exclusion(
-        &[Lease],
-        Given(InFlight),
-        "`in_flight` limits how many calls run at the same time, and has no `lease`: remove `lease`",
-    ),
-    Exclusion(
-        &[Settle, CountIf],
-        Given(InFlight),
-        "`{name}` corrects the charge of a rate, and a slot is free as soon as its call has ended: remove `{name}`, or \
-         move it to a rate beside this limit",
-    ),
-    Exclusion(
-        &[Once],
-        Path(Limit),
-        "`once` needs a limit that is written here: write `period` and `threshold`, or two groups, `limit(limit = \
-         SENT, key = (user_id, request_id)), limit(limit = LOGIN, key = user_id)`, with `const SENT: Limit = \
-         Limit::once(\"sent\", Duration::from_secs(3600))`",
-    ),
-    Exclusion(
-        &[Once],
-        Given(InFlight),
-        "`in_flight` limits how many calls run at the same time, also those that were sent before: remove `once`",
-    ),
-    Exclusion(
-        &[Hold],
-        Without(InFlight),
-        "`hold` is for calls in flight, whose slots Redis keeps for so long after a process was killed: remove `hold`, \
-         or add `in_flight`",
-    ),
-    Exclusion(
-        &[Hold],
-        Value(Scope, "process"),
-        "`hold` has no effect with `scope = \"process\"`: this process knows when its calls have ended. Remove one of \
-         the two",
-    ),
-    Exclusion(
-        &[OnError, Lease],
-        Value(Scope, "process"),
-        "`{name}` has no effect with `scope = \"process\"`, which does not use Redis: remove one of the two",
-    ),
-    Exclusion(
-        &[Wait],
-        Value(Shadow, "true"),
-        "`wait` has no effect with `shadow = true`, which rejects no call: remove one of the two",
-    ),
-    Exclusion(
-        &[Lease],
-        Given(Wait),
-        "`lease` cannot be combined with `wait`, because leased units would be spent out of turn: remove one of \
-         the two",
-    ),
-    Exclusion(
-        &[Lease],
-        Given(Block),
-        "`block` cannot be combined with `lease`: a call that spends leased units has no permit that could block the \
-         key. Remove one of the two, or block the key in the body, with `RateLimiter::block`",
-    ),
-    Exclusion(
-        &[Once],
-        Given(Wait),
-        "`once` cannot be combined with `wait`: a call that was admitted before need not wait, and no call waits for \
-         its id. Remove one of the two",
-    ),
-    Exclusion(&[Once], Given(Lease), CHARGED_ONCE),
-    Exclusion(&[Once], Given(Settle), CHARGED_ONCE),
-    Exclusion(&[Once], Given(CountIf), CHARGED_ONCE),
-    Exclusion(&[Once], Given(Permit), CHARGED_ONCE),
-    Exclusion(&[Once], Given(Block), CHARGED_ONCE),
-    Exclusion(
-        &[Within],
-        Without(Once),
-        "`within` is how long `once` remembers an id: remove it, or add `once`",
-    ),
-    Exclusion(&[Lease], Given(Settle), LEASED_UNITS),
-    Exclusion(&[Lease], Given(CountIf), LEASED_UNITS),
-    Exclusion(&[Lease], Given(Permit), LEASED_UNITS),
-    Exclusion(&[CountIf, Permit], Given(Settle), CORRECTED_ONCE),
-    Exclusion(&[Permit], Given(CountIf), CORRECTED_ONCE),
-    Exclusion(
-        &[BlockAtMost],
-        Without(Block),
-        "`block_at_most` is the ceiling of `block`: remove it, or add `block`",
-    ),
-];
-
-const CHARGED_ONCE: &str = "`{other}` needs the charge of the call, and a call whose id was admitted before has none: \
-                            remove `once` or `{other}`";
-
-const LEASED_UNITS: &str = "`{other}` cannot be combined with `lease`: units that are leased in advance belong to no \
-                            call. Remove one of the two";
-
-const CORRECTED_ONCE: &str = "a charge is corrected once: remove `{other}` or `{name}`, or correct it in the body, \
-                              with `permit`";
 
 /// Reports the arguments that stand in a wrong place or beside one that excludes them. `attribute` has the arguments
 /// beside the groups, or the same as `args`.
@@ -176,46 +44,129 @@ fn misplaced(name: ArgumentName, args: &Args<'_>) -> Option<String> {
     }
 }
 
-/// Returns why an argument has no place beside the others.
+/// Returns why an argument has no place beside the others, and what to write instead: the first reason that applies.
 fn excluded(name: ArgumentName, args: &Args<'_>, attribute: &Args<'_>) -> Option<String> {
-    let of = |other: ArgumentName| match other.place() {
-        Place::Attribute => attribute,
-        _ => args,
+    let beside = |other: &ArgumentName| match other.place() {
+        Place::Attribute => attribute.get(*other).is_some(),
+        _ => args.get(*other).is_some(),
     };
-    EXCLUSIONS.iter().filter(|Exclusion(names, ..)| names.contains(&name)).find_map(
-        |Exclusion(_, beside, message)| {
-            let (other, applies) = match *beside {
-                Given(other) => (other, of(other).get(other).is_some()),
-                Path(other) => (other, of(other).is_path(other)),
-                Value(other, word) => (other, of(other).is_word(other, word)),
-                Without(other) => (other, args.get(other).is_none() && !args.is_misspelled(other)),
-            };
-            let message = message.replace("{name}", name.as_str());
-            applies.then(|| message.replace("{other}", other.as_str()))
-        },
-    )
+    let without = |other| args.get(other).is_none() && !args.is_misspelled(other);
+    let is_in_process = attribute.is_word(Scope, "process");
+    // Arguments of which each excludes this one, for one reason.
+    let others: &[_] = match name {
+        Once => &[Lease, Settle, CountIf, Permit, Block],
+        Lease => &[Settle, CountIf, Permit],
+        Permit => &[Settle, CountIf],
+        CountIf => &[Settle],
+        _ => &[],
+    };
+    let other = others.iter().find(|other| beside(other));
+    let message = match name {
+        // Leased units can be counted elsewhere, where code that names the constant would not find them.
+        Period | Algo | Align | AlignDay | InFlight | Hold | Name | Lease
+            if args.is_path(Limit) =>
+        {
+            "`{name}` is part of the limit that `limit` names: remove it, or change the constant"
+        }
+        Period if beside(&InFlight) => {
+            "`in_flight` limits how many calls run at the same time, and has no `period`: how long a slot is kept is \
+             `hold`; for a rate beside it, write two groups, `limit(period = .., threshold = ..), limit(in_flight = \
+             .., hold = ..)`"
+        }
+        Threshold | Algo | Burst | Align | AlignDay if beside(&InFlight) => {
+            "`in_flight` limits how many calls run at the same time, and has no `{name}`: for a rate beside it, write \
+             two groups, `limit(period = .., threshold = ..), limit(in_flight = .., hold = ..)`"
+        }
+        Lease if beside(&InFlight) => {
+            "`in_flight` limits how many calls run at the same time, and has no `lease`: remove `lease`"
+        }
+        Settle | CountIf if beside(&InFlight) => {
+            "`{name}` corrects the charge of a rate, and a slot is free as soon as its call has ended: remove \
+             `{name}`, or move it to a rate beside this limit"
+        }
+        Once if args.is_path(Limit) => {
+            "`once` needs a limit that is written here: write `period` and `threshold`, or two groups, `limit(limit = \
+             SENT, key = (user_id, request_id)), limit(limit = LOGIN, key = user_id)`, with `const SENT: Limit = \
+             Limit::once(\"sent\", Duration::from_secs(3600))`"
+        }
+        Once if beside(&InFlight) => {
+            "`in_flight` limits how many calls run at the same time, also those that were sent before: remove `once`"
+        }
+        Hold if without(InFlight) => {
+            "`hold` is for calls in flight, whose slots Redis keeps for so long after a process was killed: remove \
+             `hold`, or add `in_flight`"
+        }
+        Hold if is_in_process => {
+            "`hold` has no effect with `scope = \"process\"`: this process knows when its calls have ended. Remove \
+             one of the two"
+        }
+        OnError | Lease if is_in_process => {
+            "`{name}` has no effect with `scope = \"process\"`, which does not use Redis: remove one of the two"
+        }
+        Wait if attribute.is_word(Shadow, "true") => {
+            "`wait` has no effect with `shadow = true`, which rejects no call: remove one of the two"
+        }
+        Lease if beside(&Wait) => {
+            "`lease` cannot be combined with `wait`, because leased units would be spent out of turn: remove one of \
+             the two"
+        }
+        Lease if beside(&Block) => {
+            "`block` cannot be combined with `lease`: a call that spends leased units has no permit that could block \
+             the key. Remove one of the two, or block the key in the body, with `RateLimiter::block`"
+        }
+        Once if beside(&Wait) => {
+            "`once` cannot be combined with `wait`: a call that was admitted before need not wait, and no call waits \
+             for its id. Remove one of the two"
+        }
+        Once if other.is_some() => {
+            "`{other}` needs the charge of the call, and a call whose id was admitted before has none: remove `once` \
+             or `{other}`"
+        }
+        Within if without(Once) => {
+            "`within` is how long `once` remembers an id: remove it, or add `once`"
+        }
+        Lease if other.is_some() => {
+            "`{other}` cannot be combined with `lease`: units that are leased in advance belong to no call. Remove one \
+             of the two"
+        }
+        CountIf | Permit if other.is_some() => {
+            "a charge is corrected once: remove `{other}` or `{name}`, or correct it in the body, with `permit`"
+        }
+        BlockAtMost if without(Block) => {
+            "`block_at_most` is the ceiling of `block`: remove it, or add `block`"
+        }
+        _ => return None,
+    };
+    let message = message.replace("{name}", name.as_str());
+    Some(message.replace("{other}", other.map_or("", |other| other.as_str())))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{ArgumentName, Beside, EXCLUSIONS, Exclusion, InFlight, Lease, Word};
+    use proc_macro2::TokenStream;
+
+    use super::{Args, ArgumentName, Block, BlockAtMost, InFlight, Lease, Once, Within, Word};
+    use crate::diagnostics::Errors;
 
     /// Returns whether one of the two, or what it needs, excludes the other.
     fn exclude(one: ArgumentName, other: ArgumentName) -> bool {
-        let by_row = |a: ArgumentName, b: ArgumentName| {
-            EXCLUSIONS.iter().any(|Exclusion(names, beside, _)| {
-                names.contains(&a)
-                    && matches!(beside, Beside::Given(it) | Beside::Path(it) if *it == b)
-            })
+        let needed = match one {
+            BlockAtMost => Block,
+            Within => Once,
+            _ => one,
         };
-        let needs = EXCLUSIONS.iter().find_map(|Exclusion(names, beside, _)| match beside {
-            Beside::Without(needed) if names.contains(&one) => Some(*needed),
-            _ => None,
-        });
-        one == other
-            || by_row(one, other)
-            || by_row(other, one)
-            || needs.is_some_and(|needed| needed != other && exclude(needed, other))
+        let mut names = vec![one, needed, other];
+        names.dedup();
+        let text = |name: &ArgumentName| match name {
+            // The other word excludes what needs Redis.
+            ArgumentName::Scope => "scope = \"global\"",
+            _ => name.example(),
+        };
+        let texts: Vec<_> = names.iter().map(text).collect();
+        let tokens: TokenStream = texts.join(", ").parse().expect("tokens");
+        let errors = Errors::default();
+        let args = Args::parse(tokens, &errors);
+        one == other || names.iter().any(|name| super::excluded(*name, &args, &args).is_some())
     }
 
     #[test]

@@ -60,12 +60,10 @@ pub(crate) fn parse(
     if !literal.is_empty() {
         parts.push(piece(&literal));
     }
-    let errors = problems.into_iter().map(|problem| syn::Error::new(place, problem));
-    let all = errors.reduce(|mut all, error| {
-        all.combine(error);
-        all
-    });
-    all.map_or(Ok(parts), Err)
+    let mut errors = problems.into_iter().map(|problem| syn::Error::new(place, problem));
+    let Some(mut first) = errors.next() else { return Ok(parts) };
+    first.extend(errors);
+    Err(first)
 }
 
 /// Splits the text at the closing brace of a placeholder.

@@ -204,10 +204,7 @@ impl Function {
         let mut found: Vec<_> =
             self.parameters().into_iter().filter_map(|(_, name)| name).collect();
         if let Body::Boxed(boxed) = &self.body {
-            boxed
-                .patterns
-                .iter()
-                .for_each(|statement| collect_bindings(&statement.pattern, &mut found));
+            boxed.patterns.iter().for_each(|(pattern, _)| collect_bindings(pattern, &mut found));
         }
         found.extend(self.sig.generics.const_params().map(|param| param.ident.clone()));
         found

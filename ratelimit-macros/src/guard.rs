@@ -31,12 +31,16 @@ pub(crate) struct Guard {
 /// The name, the key and the cost of the charges that do not have their own.
 pub(crate) struct Shared {
     pub(crate) name: Option<LitStr>,
-    pub(crate) key_and_cost: KeyAndCost,
+    pub(crate) key: Option<Key>,
+    pub(crate) cost: Option<Expr>,
 }
 
 pub(crate) struct Charge {
     pub(crate) limit: Limit,
-    pub(crate) key_and_cost: KeyAndCost,
+    /// `None`: all calls share one count.
+    pub(crate) key: Option<Key>,
+    /// `None`: one unit.
+    pub(crate) cost: Option<Expr>,
     pub(crate) once: Option<Once>,
     pub(crate) after_call: AfterCall,
 }
@@ -46,13 +50,6 @@ pub(crate) struct Once {
     pub(crate) id: Key,
     /// How long it is remembered.
     pub(crate) within: Value,
-}
-
-pub(crate) struct KeyAndCost {
-    /// `None`: all calls share one count.
-    pub(crate) key: Option<Key>,
-    /// `None`: one unit.
-    pub(crate) cost: Option<Expr>,
 }
 
 impl Guard {
@@ -87,10 +84,10 @@ fn read_groups(args: &Args<'_>, function: Option<&Function>) -> Option<(Vec<Char
     check_counts_differ(args, &charges);
     check_permits_differ(args, &charges);
     // The shared cost has to fit the smallest capacity that is known.
-    let sharing = charges.iter().flatten().filter(|it| it.key_and_cost.cost.is_none());
+    let sharing = charges.iter().flatten().filter(|charge| charge.cost.is_none());
     let capacity =
         sharing.filter_map(|charge| charge.limit.capacity()).min_by_key(|(capacity, _)| *capacity);
-    let key_and_cost = KeyAndCost::read(args, function, capacity);
+    let (key, cost) = read_key_and_cost(args, function, capacity);
     let after_call = AfterCall::read(args, function);
     let hidden = args.optional(ArgumentName::Hidden, flag);
     let mut charges = charges.into_iter().collect::<Option<Vec<_>>>()?;
@@ -98,7 +95,7 @@ fn read_groups(args: &Args<'_>, function: Option<&Function>) -> Option<(Vec<Char
         charge.limit.hidden = charge.limit.hidden.or(hidden);
         charge.after_call.inherit(&after_call);
     }
-    Some((charges, Shared { name, key_and_cost }))
+    Some((charges, Shared { name, key, cost }))
 }
 
 /// Rejects two limits with one name, algorithm, period and align: they would share one count.
@@ -146,12 +143,12 @@ impl Charge {
         let limit = Limit::read(args);
         let errors = args.errors.count();
         let capacity = limit.as_ref().and_then(Limit::capacity);
-        let key_and_cost = KeyAndCost::read(args, function, capacity);
+        let (key, cost) = read_key_and_cost(args, function, capacity);
         let mut after_call = AfterCall::read(args, function);
         let once = limit.as_ref().and_then(|limit| Once::read(args, function, &limit.kind));
         let limit = limit.filter(|_| args.errors.count() == errors)?;
         after_call.holds = matches!(limit.kind, Kind::InFlight);
-        Some(Self { limit, key_and_cost, once, after_call })
+        Some(Self { limit, key, cost, once, after_call })
     }
 }
 
@@ -180,17 +177,15 @@ impl Once {
     }
 }
 
-impl KeyAndCost {
-    /// `capacity` is the largest cost that can be admitted, and the argument that sets it.
-    fn read(
-        args: &Args<'_>,
-        function: Option<&Function>,
-        capacity: Option<(u64, ArgumentName)>,
-    ) -> Self {
-        let key = args.optional(ArgumentName::Key, |_, expr| Key::read(expr, function));
-        let cost = args.optional(ArgumentName::Cost, |name, expr| read_cost(name, expr, capacity));
-        Self { key, cost }
-    }
+/// `capacity` is the largest cost that can be admitted, and the argument that sets it.
+fn read_key_and_cost(
+    args: &Args<'_>,
+    function: Option<&Function>,
+    capacity: Option<(u64, ArgumentName)>,
+) -> (Option<Key>, Option<Expr>) {
+    let key = args.optional(ArgumentName::Key, |_, expr| Key::read(expr, function));
+    let cost = args.optional(ArgumentName::Cost, |name, expr| read_cost(name, expr, capacity));
+    (key, cost)
 }
 
 fn read_cost(
@@ -233,21 +228,17 @@ fn read_on_limited(name: ArgumentName, expr: &Expr) -> syn::Result<Expr> {
         }
         Expr::Closure(_) => "the result of `on_limited` is not awaited: remove `async`".to_owned(),
         other => {
-            let advice = match (as_literal(other), other) {
+            let advice = match (as_literal(other), other.clone()) {
                 (Some((_, Lit::Str(name))), _) if parse_str::<Path>(&name.value()).is_ok() => {
                     format!("`{}`, without quotes", name.value())
                 }
                 (Some((_, Lit::Str(text))), _) => format!("`|_| {}.into()`", text.token()),
-                (_, Expr::Call(_) | Expr::MethodCall(_)) => {
-                    let mut call = other.clone();
-                    let arguments = match &mut call {
-                        Expr::Call(call) => Some(&mut call.args),
-                        Expr::MethodCall(call) => Some(&mut call.args),
-                        _ => None,
-                    };
-                    if let Some(arguments) = arguments {
-                        arguments.insert(0, parse_quote!(rejection));
-                    }
+                (_, Expr::Call(mut call)) => {
+                    call.args.insert(0, parse_quote!(rejection));
+                    format!("`|rejection| {}`", written(&call))
+                }
+                (_, Expr::MethodCall(mut call)) => {
+                    call.args.insert(0, parse_quote!(rejection));
                     format!("`|rejection| {}`", written(&call))
                 }
                 _ => format!("`{}`", name.example()),

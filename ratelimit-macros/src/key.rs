@@ -52,33 +52,30 @@ pub(crate) fn hashed(expr: &Expr) -> Option<&Punctuated<Expr, Token![,]>> {
 fn read_format(text: &LitStr, function: Option<&Function>) -> syn::Result<Vec<KeyPiece>> {
     let Some(function) = function else { return Ok(Vec::new()) };
     let bindings = function.bindings();
+    let names: Vec<_> = bindings.iter().map(|binding| binding.unraw().to_string()).collect();
     let pieces = format::parse(text, |name| {
         let binding = bindings.iter().find(|binding| binding.unraw() == name);
-        binding.cloned().ok_or_else(|| no_such_argument(name, function, &bindings))
+        binding.cloned().ok_or_else(|| no_such_argument(name, function, &names))
     })?;
     if !pieces.iter().any(|piece| matches!(piece, KeyPiece::Argument { .. })) {
-        let message = is_the_same_text(&text.value(), &bindings);
+        let message = is_the_same_text(&text.value(), &names);
         return Err(syn::Error::new(text.span(), message));
     }
     Ok(pieces)
 }
 
 /// The problem of a text without a placeholder.
-fn is_the_same_text(value: &str, bindings: &[Ident]) -> String {
+fn is_the_same_text(value: &str, bindings: &[String]) -> String {
     // Spring writes `#user_id` for an argument.
-    let word = value.trim_start_matches('#');
-    let names: Vec<_> = bindings.iter().map(|name| name.unraw().to_string()).collect();
-    let names = || names.iter().map(String::as_str);
-    let only = || names().next().filter(|_| names().count() == 1);
-    let advice = match closest(word, names()).or_else(only) {
-        Some(name) => format!("write `key = \"{{{name}}}\"` to count each value separately, or "),
-        None if bindings.is_empty() => String::new(),
-        None => {
-            format!(
-                "write one of {} in braces to count each value separately, or ",
-                quoted(names())
-            )
-        }
+    let meant = closest(value.trim_start_matches('#'), bindings.iter().map(String::as_str));
+    let written = match (meant, bindings) {
+        (Some(name), _) => format!("`key = \"{{{name}}}\"`"),
+        (None, [only]) => format!("`key = \"{{{only}}}\"`"),
+        (None, _) => format!("one of {} in braces", quoted(bindings)),
+    };
+    let advice = match bindings {
+        [] => String::new(),
+        _ => format!("write {written} to count each value separately, or "),
     };
     format!(
         "`\"{value}\"` is the same text in every call: {advice}remove `key` to count all calls together"
@@ -96,13 +93,11 @@ pub(crate) fn read_scope_format(text: &LitStr) -> syn::Result<Vec<KeyPiece>> {
     })
 }
 
-fn no_such_argument(name: &str, function: &Function, bindings: &[Ident]) -> String {
-    let bindings: Vec<_> = bindings.iter().map(|binding| binding.unraw().to_string()).collect();
-    let names = || bindings.iter().map(String::as_str);
-    let hint = match closest(name, names()) {
+fn no_such_argument(name: &str, function: &Function, bindings: &[String]) -> String {
+    let hint = match closest(name, bindings.iter().map(String::as_str)) {
         Some(meant) => format!("did you mean `{{{meant}}}`?"),
         None if bindings.is_empty() => "the function has no arguments".to_owned(),
-        None => format!("the function has {}", quoted(names())),
+        None => format!("the function has {}", quoted(bindings)),
     };
     format!("`{{{name}}}` is not an argument of `{}`: {hint}", function.sig.ident)
 }

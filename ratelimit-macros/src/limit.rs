@@ -121,20 +121,15 @@ impl Limit {
 
     /// Whether each call computes the amounts.
     pub(crate) fn varies(&self) -> bool {
+        let is_constant = matches!(self.kind, Kind::Constant(_));
         let mut amounts = self.threshold.iter().chain(&self.burst);
-        match self.kind {
-            Kind::Constant(_) => amounts.next().is_some(),
-            Kind::Rate { .. } | Kind::InFlight => amounts.any(Value::is_computed),
-        }
+        amounts.any(|amount| is_constant || amount.is_computed())
     }
 
     /// Whether each call computes where its windows begin.
     pub(crate) fn moves(&self) -> bool {
-        let align = match &self.align {
-            Some(AlignValue::Value(align)) => Some(align),
-            _ => None,
-        };
-        align.into_iter().chain(&self.align_day).any(Value::is_computed)
+        matches!(&self.align, Some(AlignValue::Value(align)) if align.is_computed())
+            || self.align_day.as_ref().is_some_and(Value::is_computed)
     }
 
     /// Where windows begin, as far as it tells one count from another.
@@ -219,15 +214,13 @@ impl Limit {
                            `align_day`";
             args.reject(ArgumentName::AlignDay, message);
         }
-        if let Some(message) =
-            self.lease.as_ref().and_then(|lease| self.lease_mistake(lease, period_us))
-        {
+        if let Some(message) = self.lease_mistake(period_us) {
             args.reject(ArgumentName::Lease, &message);
         }
     }
 
     /// Returns why the limit cannot have its lease.
-    fn lease_mistake(&self, lease: &Lease, period_us: u64) -> Option<String> {
+    fn lease_mistake(&self, period_us: u64) -> Option<String> {
         if period_us < SHORTEST_LEASED_US {
             let message = "a lease lasts a hundredth of the period, which is too short here: with `lease`, the \
                            shortest period is `\"100ms\"`";
@@ -243,7 +236,7 @@ impl Limit {
             ));
         }
         let most = capacity - reserve;
-        match lease {
+        match self.lease.as_ref()? {
             Lease::Auto(_) if threshold.min(capacity) < AUTO_SHARE => {
                 let (argument, smaller) = if threshold < AUTO_SHARE {
                     (ArgumentName::Threshold, threshold)
@@ -304,9 +297,13 @@ impl Lease {
             (_, Some(path)) if path.path.is_ident("auto") => {
                 "`auto` must be a string literal: write `lease = \"auto\"`, with quotes"
             }
-            _ => {
+            (_, path) => {
                 let zero = "`lease = 0` would charge nothing in advance: the smallest value is 1";
-                return Value::count(name, zero, expr).map(Self::UpTo);
+                let known = values::whole_number(name, zero, expr)?;
+                if known.is_some() || path.is_some() {
+                    return Ok(Self::UpTo(Value { expr: expr.clone(), known }));
+                }
+                "`lease` must be a whole number such as `100`, or the path of a `const` of type `u64`"
             }
         };
         Err(syn::Error::new_spanned(expr, message))
@@ -320,7 +317,7 @@ fn read_rate(args: &Args<'_>) -> Option<Kind> {
     let algorithm = args.optional(ArgumentName::Algo, values::choice);
     let period = period?;
     let unit = match as_literal(&period.expr) {
-        Some((_, Lit::Str(text))) => parse_period(&text.value()).ok().and_then(|(_, unit)| unit),
+        Some((_, Lit::Str(text))) => parse_period(&text.value()).map_or(None, |(_, unit)| unit),
         _ => None,
     };
     let algorithm = match (args.get(ArgumentName::Algo), unit) {

@@ -6,8 +6,25 @@ use proc_macro2::{Ident, Span, TokenStream, TokenTree};
 use quote::ToTokens;
 
 /// The span of the attribute. Variables with it and variables of the user cannot see each other.
-pub(crate) fn hygienic() -> Span {
+pub(crate) fn hygienic_span() -> Span {
     Span::mixed_site()
+}
+
+/// Quotes tokens of the expansion, with [hygienic](hygienic_span) spans.
+macro_rules! hygienic {
+    ($($tokens:tt)*) => { quote::quote_spanned!($crate::spans::hygienic_span()=> $($tokens)*) };
+}
+
+pub(crate) use hygienic;
+
+/// A word of the expansion.
+pub(crate) fn word(word: &str) -> Ident {
+    Ident::new(word, hygienic_span())
+}
+
+/// A variable that the user cannot name.
+pub(crate) fn variable(name: &str) -> Ident {
+    word(&format!("__rate_limit_{name}"))
 }
 
 /// The same call, with spans that make an error point from the first to the last token of `place`, if it has any.

@@ -46,18 +46,6 @@ impl Value {
         }
     }
 
-    /// A whole number of at least 1; `zero` is the error for 0.
-    pub(crate) fn count(argument: ArgumentName, zero: &str, expr: &Expr) -> syn::Result<Self> {
-        let known = whole_number(argument, zero, expr)?;
-        if known.is_none() && as_path(expr).is_none() {
-            let message = format!(
-                "`{argument}` must be a whole number such as `100`, or the path of a `const` of type `u64`"
-            );
-            return Err(syn::Error::new_spanned(expr, message));
-        }
-        Ok(Self { expr: expr.clone(), known })
-    }
-
     /// A duration in microseconds, which is known if it is a literal.
     pub(crate) fn duration(argument: ArgumentName, expr: &Expr) -> syn::Result<Self> {
         let known = match as_literal(expr) {
@@ -112,19 +100,17 @@ pub(crate) fn text(argument: ArgumentName, expr: &Expr) -> syn::Result<&LitStr> 
         return Ok(text);
     }
     let word = as_path(expr).and_then(|path| path.path.get_ident()).map(ToString::to_string);
+    let example = argument.example();
     // A word in lower case lacks its quotes; one in upper case is a constant.
-    let message = if let Some(word) = word.filter(|word| word.contains(char::is_lowercase)) {
-        format!("`{argument}` must be a string literal: write `\"{word}\"`, with quotes")
-    } else {
-        let example = argument.example();
-        let hint = match argument {
-            ArgumentName::Name => {
-                ": to use one name in several places, declare a `const` of type `Limit` and write \
-                 `limit = LOGIN`"
-            }
-            _ => "",
-        };
-        format!("`{argument}` must be a string literal, such as `{example}`{hint}")
+    let message = match word.filter(|word| word.contains(char::is_lowercase)) {
+        Some(word) => {
+            format!("`{argument}` must be a string literal: write `\"{word}\"`, with quotes")
+        }
+        None if argument == ArgumentName::Name => format!(
+            "`name` must be a string literal, such as `{example}`: to use one name in several places, declare a \
+             `const` of type `Limit` and write `limit = LOGIN`"
+        ),
+        None => format!("`{argument}` must be a string literal, such as `{example}`"),
     };
     Err(syn::Error::new_spanned(expr, message))
 }
@@ -143,8 +129,8 @@ pub(crate) fn choice<T: Word>(argument: ArgumentName, expr: &Expr) -> syn::Resul
     } else if let Some(meant) = closest(&normalized, words()) {
         format!("did you mean `\"{meant}\"`?")
     } else {
-        let literals: Vec<_> = words().map(|word| format!("\"{word}\"")).collect();
-        format!("`{argument}` is one of {}", quoted(literals.iter().map(String::as_str)))
+        let literals = words().map(|word| format!("\"{word}\""));
+        format!("`{argument}` is one of {}", quoted(literals))
     };
     let kind = match argument {
         ArgumentName::Algo => "algorithm",

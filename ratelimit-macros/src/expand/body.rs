@@ -1,15 +1,14 @@
 //! The body, and what happens once it has ended.
 
 use proc_macro2::{Delimiter, Group, Ident, TokenStream};
-use quote::{ToTokens, quote_spanned};
+use quote::ToTokens;
 use syn::ext::IdentExt;
 use syn::{Expr, FnArg, Pat, PatIdent, PatType, Signature, Type, parse_quote};
 
 use super::Expansion;
-use super::check::variable;
 use crate::after_call::{AfterCall, Correction, KeyBlock};
 use crate::function::Body;
-use crate::spans::{hygienic, spanned_at, words};
+use crate::spans::{hygienic, hygienic_span, spanned_at, variable, word, words};
 use crate::values::Value;
 
 impl Expansion<'_> {
@@ -18,19 +17,16 @@ impl Expansion<'_> {
         if !self.wraps_output() {
             return block.into_token_stream();
         }
-        let (rt, output) = (&self.rt, self.output_of(&self.owning(block)));
-        quote_spanned! {hygienic()=>
+        let (rt, owning) = (&self.rt, self.owning(block));
+        // A `return` in the body ends the block and not the function.
+        let output = if self.function.is_synchronous() {
+            hygienic!((move || #owning)())
+        } else {
+            hygienic!(async move #owning.await)
+        };
+        hygienic! {
             let __rate_limit_output = #output;
             ::core::result::Result::<_, #rt::Rejection>::Ok(__rate_limit_output)
-        }
-    }
-
-    /// The value of the body, in a block of its own. A `return` in the body ends the block and not the function.
-    pub(super) fn output_of(&self, block: &Group) -> TokenStream {
-        if self.function.is_synchronous() {
-            quote_spanned!(hygienic()=> (move || #block)())
-        } else {
-            quote_spanned!(hygienic()=> async move #block.await)
         }
     }
 
@@ -75,7 +71,7 @@ impl Expansion<'_> {
     /// The name of a parameter that has none; `None` if an attribute below records the arguments by their names.
     fn unnamed(&self, index: usize) -> Option<Ident> {
         let is_recorded = self.function.attributes("instrument").next().is_some();
-        (!is_recorded).then(|| Ident::new(&format!("__rate_limit_parameter_{index}"), hygienic()))
+        (!is_recorded).then(|| variable(&format!("parameter_{index}")))
     }
 
     /// The statements that bind parameters again, in the order in which the function binds them.
@@ -88,14 +84,13 @@ impl Expansion<'_> {
             }
             let (pat, conditions) = (&typed.pat, self.function.conditions(index));
             if let Some(name) = plain_name(pat) {
-                return Some(quote_spanned!(hygienic()=> #(#conditions)* let #pat = #name;));
+                return Some(hygienic!(#(#conditions)* let #pat = #name;));
             }
             let name = self.unnamed(index)?;
-            let whole = quote_spanned!(hygienic()=> #(#conditions)* let #name = #name;);
+            let whole = hygienic!(#(#conditions)* let #name = #name;);
             let is_wild = matches!(**pat, Pat::Wild(_));
-            let parts =
-                (!is_wild).then(|| quote_spanned!(hygienic()=> #(#conditions)* let #pat = #name;));
-            Some(quote_spanned!(hygienic()=> #whole #parts))
+            let parts = (!is_wild).then(|| hygienic!(#(#conditions)* let #pat = #name;));
+            Some(hygienic!(#whole #parts))
         });
         bound.collect()
     }
@@ -104,7 +99,9 @@ impl Expansion<'_> {
     pub(super) fn patterns(&self) -> TokenStream {
         match &self.function.body {
             Body::Plain(_) => TokenStream::new(),
-            Body::Boxed(boxed) => boxed.patterns.iter().map(|it| it.tokens.clone()).collect(),
+            Body::Boxed(boxed) => {
+                boxed.patterns.iter().map(|(_, statement)| statement.clone()).collect()
+            }
         }
     }
 
@@ -116,21 +113,22 @@ impl Expansion<'_> {
         let is_written = |ty: &&Type| words(ty.to_token_stream()).all(|word| word != "impl");
         let ty = self.function.output().filter(is_written);
         if self.function.is_synchronous() {
-            let untyped = || quote_spanned!(hygienic()=> move || #owning);
-            let typed = |ty| quote_spanned!(hygienic()=> move || -> #ty { #owning });
-            let body = ty.map_or_else(untyped, typed);
-            return quote_spanned!(hygienic()=> #rt::__private::call_once(#body));
+            let body = match ty {
+                None => hygienic!(move || #owning),
+                Some(ty) => hygienic!(move || -> #ty { #owning }),
+            };
+            return hygienic!(#rt::__private::call_once(#body));
         }
         // The block returns a value of the type here, so its other values coerce to the type.
         let returned = ty.map(|ty| {
             let value = variable("returned");
-            quote_spanned! {hygienic()=>
+            hygienic! {
                 if let ::core::option::Option::Some(#value) = ::core::option::Option::None::<#ty> {
                     return #value;
                 }
             }
         });
-        quote_spanned!(hygienic()=> async move { #returned #owning }.await)
+        hygienic!(async move { #returned #owning }.await)
     }
 
     /// The block of the body, which owns all parameters: it drops them as the function would. The temporaries of the
@@ -147,15 +145,15 @@ impl Expansion<'_> {
             let plain = name.unraw().to_string();
             let is_silent = plain == "self" || plain.starts_with('_');
             Some(if is_silent || words.clone().any(|word| word == plain) {
-                quote_spanned!(hygienic()=> #(#conditions)* let _ = &#name;)
+                hygienic!(#(#conditions)* let _ = &#name;)
             } else {
                 // The compiler warns of the unused variable, as in the function.
-                quote_spanned!(hygienic()=> #(#conditions)* let #name = #name;)
+                hygienic!(#(#conditions)* let #name = #name;)
             })
         });
-        let tokens = quote_spanned!(hygienic()=> #(#owned)* #block);
+        let tokens = hygienic!(#(#owned)* #block);
         let mut owning = Group::new(Delimiter::Brace, tokens);
-        owning.set_span(hygienic());
+        owning.set_span(hygienic_span());
         owning
     }
 
@@ -164,29 +162,20 @@ impl Expansion<'_> {
     pub(super) fn ended(&self, block: &Group) -> TokenStream {
         let rt = &self.rt;
         let acquire = self.check("acquire");
-        let result = if self.function.is_synchronous() {
-            quote_spanned!(hygienic()=> __rate_limit_pending)
-        } else {
-            quote_spanned!(hygienic()=> __rate_limit_pending.await)
-        };
+        let awaited = (!self.function.is_synchronous()).then(|| hygienic!(.await));
         let rejected = self.rejected();
-        let permit = |index| Ident::new(&format!("__rate_limit_permit_{index}"), hygienic());
-        let each = || {
-            self.after_calls().enumerate().map(|(index, after_call)| (permit(index), after_call))
-        };
-        let variable = |(permit, after_call): (Ident, &AfterCall)| match &after_call.correction {
+        let permits = (0..).map(|index| variable(&format!("permit_{index}")));
+        let each = || permits.clone().zip(self.after_calls());
+        let variables = each().map(|(permit, after_call)| match &after_call.correction {
             Some(Correction::Permit(name)) if after_call.block.is_none() => Some(name.clone()),
             _ => (!after_call.is_empty()).then_some(permit),
-        };
-        let variables: Vec<_> = each().map(variable).collect();
-        let declared = variables.iter().flatten();
-        let assigned = variables.iter().map(|variable| {
-            let ignored = || quote_spanned!(hygienic()=> _);
-            variable.as_ref().map_or_else(ignored, ToTokens::to_token_stream)
         });
+        let declared = variables.clone().flatten();
+        let ignored = || hygienic!(_);
+        let assigned = variables.map(|it| it.map_or_else(ignored, ToTokens::into_token_stream));
         let split = each().filter_map(|(permit, after_call)| {
             match (&after_call.correction, &after_call.block) {
-                (Some(Correction::Permit(name)), Some(_)) => Some(quote_spanned! {hygienic()=>
+                (Some(Correction::Permit(name)), Some(_)) => Some(hygienic! {
                     let (#name, #permit) = #rt::__private::split_for_block(#permit);
                 }),
                 _ => None,
@@ -198,7 +187,7 @@ impl Expansion<'_> {
             self.body(block)
         } else if self.moves_body() {
             let output = self.known_output(block);
-            quote_spanned! {hygienic()=>
+            hygienic! {
                 let __rate_limit_output = #output;
                 #(#by_result;)*
                 __rate_limit_output
@@ -208,12 +197,12 @@ impl Expansion<'_> {
         };
         let bound = if self.binds_parameters() { self.bound_parameters() } else { self.patterns() };
         // Variables are dropped in the opposite order: the permits are the last.
-        quote_spanned! {hygienic()=>
+        hygienic! {
             #(let #declared;)*
             #bound
             [#(#assigned),*] = {
                 let __rate_limit_pending = #acquire;
-                match #result {
+                match __rate_limit_pending #awaited {
                     ::core::result::Result::Ok(__rate_limit_permits) => __rate_limit_permits,
                     ::core::result::Result::Err(__rate_limit_rejection) => return #rejected,
                 }
@@ -227,8 +216,8 @@ impl Expansion<'_> {
     fn by_result(&self, permit: &Ident, after_call: &AfterCall) -> Option<TokenStream> {
         let rt = &self.rt;
         let call = |name, permit: TokenStream, function: &Expr| {
-            let name = Ident::new(name, hygienic());
-            let call = quote_spanned!(hygienic()=> #rt::__private::#name(#permit, &__rate_limit_output, #function));
+            let name = word(name);
+            let call = hygienic!(#rt::__private::#name(#permit, &__rate_limit_output, #function));
             spanned_at(function, call)
         };
         let block = after_call.block.as_ref();
@@ -236,7 +225,7 @@ impl Expansion<'_> {
         let permit = match block {
             Some(KeyBlock { function, at_most }) => {
                 let at_most = self.ceiling(at_most.as_ref());
-                call("block", quote_spanned!(hygienic()=> #permit, #at_most), function)
+                call("block", hygienic!(#permit, #at_most), function)
             }
             None => permit,
         };
@@ -244,7 +233,7 @@ impl Expansion<'_> {
             Some(Correction::Settle(function)) => Some(call("settle", permit, function)),
             Some(Correction::CountIf(function)) => Some(call("count_if", permit, function)),
             Some(Correction::Permit(_)) | None => {
-                block.map(|_| quote_spanned!(hygienic()=> #rt::Permit::keep(#permit)))
+                block.map(|_| hygienic!(#rt::Permit::keep(#permit)))
             }
         }
     }
@@ -252,16 +241,14 @@ impl Expansion<'_> {
     /// The longest time for which `block` blocks the key.
     fn ceiling(&self, at_most: Option<&Value>) -> TokenStream {
         let rt = &self.rt;
-        let Some(at_most) = at_most else {
-            return quote_spanned!(hygienic()=> #rt::__private::BLOCK_AT_MOST);
-        };
-        let duration = self.duration(at_most);
-        if at_most.known.is_some() {
-            return duration;
+        match at_most {
+            None => hygienic!(#rt::__private::BLOCK_AT_MOST),
+            Some(at_most) if at_most.known.is_some() => self.duration(at_most),
+            Some(Value { expr, .. }) => {
+                let call = spanned_at(expr, hygienic!(#rt::__private::block_at_most(#expr)));
+                hygienic!(const { #call })
+            }
         }
-        let call = quote_spanned!(hygienic()=> #rt::__private::block_at_most(#duration));
-        let call = spanned_at(&at_most.expr, call);
-        quote_spanned!(hygienic()=> const { #call })
     }
 
     /// Whether the body's value is wrapped in a `Result`: `impl Trait` hides its type, so a rejection

@@ -1,16 +1,16 @@
 //! The check of a call: which limits, which keys, which costs.
 
 use proc_macro2::{Ident, TokenStream};
-use quote::{ToTokens, quote_spanned};
+use quote::ToTokens;
 use syn::punctuated::Pair;
 use syn::spanned::Spanned;
 use syn::{Expr, ExprReference, ExprTuple, LitByteStr, LitStr, Token};
 
 use super::Expansion;
-use crate::guard::{KeyAndCost, Once, Shared};
+use crate::guard::Once;
 use crate::key::{self, Key, KeyPiece};
 use crate::limit::Kind;
-use crate::spans::{hygienic, spanned_at};
+use crate::spans::{hygienic, hygienic_span, spanned_at, variable, word};
 use crate::values::unwrap_parens;
 
 impl Expansion<'_> {
@@ -20,27 +20,18 @@ impl Expansion<'_> {
         let check = self.call(function);
         let Some(limiter) = &self.guard.limiter else { return check };
         // A variable, because the type of the parameter would otherwise choose that of a generic expression.
-        let call = quote_spanned!(hygienic()=> #rt::__private::limiter(__rate_limit_limiter));
+        let call = hygienic!(#rt::__private::limiter(__rate_limit_limiter));
         let call = spanned_at(limiter, call);
-        quote_spanned! {hygienic()=>
-            match &#limiter {
-                __rate_limit_limiter => match #call { __rate_limit_limiter => #check }
-            }
-        }
-    }
-
-    /// The function of the runtime, for a function that is async or not.
-    fn check_function(&self, name: &str) -> Ident {
-        let blocking = if self.function.is_synchronous() { "_blocking" } else { "" };
-        Ident::new(&format!("{name}{blocking}"), hygienic())
+        let check = hygienic!(match #call { __rate_limit_limiter => #check });
+        hygienic!(match &#limiter { __rate_limit_limiter => #check })
     }
 
     /// The limiter that the attribute names, if any.
     fn limiter(&self) -> TokenStream {
         if self.guard.limiter.is_some() {
-            quote_spanned!(hygienic()=> ::core::option::Option::Some(__rate_limit_limiter))
+            hygienic!(::core::option::Option::Some(__rate_limit_limiter))
         } else {
-            quote_spanned!(hygienic()=> ::core::option::Option::None)
+            hygienic!(::core::option::Option::None)
         }
     }
 
@@ -53,73 +44,63 @@ impl Expansion<'_> {
         // The values of the keys and the costs, in their order.
         let mut values: Vec<(Ident, TokenStream)> = Vec::new();
         let (shared_key, shared_cost) = (variable("key"), variable("cost"));
-        if let Some(Shared { key_and_cost: shared, .. }) = shared {
+        if let Some(shared) = shared {
             values.push((shared_key.clone(), self.key_value(shared.key.as_ref())));
             values.push((shared_cost.clone(), self.cost(shared.cost.as_ref())));
         }
         let mut once = None;
-        let parts: Vec<_> = charges
-            .iter()
-            .zip(1_usize..)
-            .map(|(charge, number)| {
-                let own = charge.limit.name.as_ref();
-                let numbered = || {
+        let mut parts = Vec::new();
+        for (charge, number) in charges.iter().zip(1_usize..) {
+            let own = charge.limit.name.as_ref();
+            let name = match (own, shared) {
+                (Some(own), _) => own.to_token_stream(),
+                (None, Some(_)) => {
                     let number = format!("#{number}");
-                    quote_spanned!(hygienic()=> ::core::concat!(#name, #number))
-                };
-                let unnamed = || if shared.is_some() { numbered() } else { name.clone() };
-                let name = own.map_or_else(unnamed, ToTokens::to_token_stream);
-                let limit = self.registered(charge, &name, given.is_some() || own.is_some());
-                let mut own_value = |name, value| {
-                    let variable = variable(&format!("{name}_{number}"));
-                    values.push((variable.clone(), value));
-                    variable
-                };
-                let KeyAndCost { key, cost } = &charge.key_and_cost;
-                let key = match (key, shared) {
-                    (None, Some(_)) => shared_key.clone(),
-                    (key, _) => own_value("key", self.key_value(key.as_ref())),
-                };
-                let cost = match (cost, shared) {
-                    (None, Some(_)) => shared_cost.clone(),
-                    (cost, _) => own_value("cost", self.cost(cost.as_ref())),
-                };
-                once = charge.once.as_ref().map(|Once { id, within }| {
-                    let id = own_value("id", self.key_value(Some(id)));
-                    let remembered = self.remembered(&name, within);
-                    quote_spanned!(hygienic()=> .once(const { &#remembered }, &(&#key, &#id)))
-                });
-                let limit = if charge.limit.varies() {
-                    let variable = variable(&format!("limit_{number}"));
-                    limits.push((variable.clone(), limit));
-                    variable.into_token_stream()
-                } else {
-                    limit
-                };
-                quote_spanned!(hygienic()=> (&#limit, &#key, #cost))
-            })
-            .collect();
-        let check = self.check_function(function);
+                    hygienic!(::core::concat!(#name, #number))
+                }
+                (None, None) => name.clone(),
+            };
+            let limit = self.registered(charge, &name, given.is_some() || own.is_some());
+            let mut own_value = |name, value| {
+                let variable = variable(&format!("{name}_{number}"));
+                values.push((variable.clone(), value));
+                variable
+            };
+            let key = match (&charge.key, shared) {
+                (None, Some(_)) => shared_key.clone(),
+                (key, _) => own_value("key", self.key_value(key.as_ref())),
+            };
+            let cost = match (&charge.cost, shared) {
+                (None, Some(_)) => shared_cost.clone(),
+                (cost, _) => own_value("cost", self.cost(cost.as_ref())),
+            };
+            once = charge.once.as_ref().map(|Once { id, within }| {
+                let id = own_value("id", self.key_value(Some(id)));
+                let remembered = self.remembered(&name, within);
+                hygienic!(.once(const { &#remembered }, &(&#key, &#id)))
+            });
+            let limit = if charge.limit.varies() {
+                let variable = variable(&format!("limit_{number}"));
+                limits.push((variable.clone(), limit));
+                variable.into_token_stream()
+            } else {
+                limit
+            };
+            parts.push(hygienic!((&#limit, &#key, #cost)));
+        }
+        let blocking = if self.function.is_synchronous() { "_blocking" } else { "" };
+        let check = word(&format!("{function}{blocking}"));
         let (limiter, agree) = (self.limiter(), self.agreement());
-        let mut call = quote_spanned! {hygienic()=>
-            #rt::__private::#check(
-                &#rt::__private::AnnotatedCall::new(#limiter, [#(#parts),*]) #once
-            )
-        };
+        let call = hygienic!(&#rt::__private::AnnotatedCall::new(#limiter, [#(#parts),*]) #once);
+        let mut call = hygienic!(#rt::__private::#check(#call));
         if shared.is_some() {
             // Limits with keys and costs of their own leave these unread.
-            call = quote_spanned! {hygienic()=>
-                {
-                    #agree
-                    let _ = (&#shared_key, &#shared_cost);
-                    #call
-                }
-            };
+            call = hygienic!({ #agree let _ = (&#shared_key, &#shared_cost); #call });
         }
         // A `match` keeps the temporaries of the keys alive while they are borrowed.
         for values in [values, limits].into_iter().filter(|values| !values.is_empty()) {
             let (variables, values): (Vec<_>, Vec<_>) = values.into_iter().unzip();
-            call = quote_spanned!(hygienic()=> match (#(#values,)*) { (#(#variables,)*) => #call });
+            call = hygienic!(match (#(#values,)*) { (#(#variables,)*) => #call });
         }
         call
     }
@@ -131,20 +112,11 @@ impl Expansion<'_> {
             Kind::Constant(path) => Some(path),
             Kind::Rate { .. } | Kind::InFlight => None,
         })?;
-        let name = LitStr::new("limit", hygienic()).into_token_stream();
+        let name = LitStr::new("limit", hygienic_span()).into_token_stream();
         let limits = charges.iter().map(|charge| self.limit(&charge.limit, &name, "limit"));
-        let call = quote_spanned!(hygienic()=> #rt::__private::decided_together(&[#(&#limits),*]));
+        let call = hygienic!(#rt::__private::decided_together(&[#(&#limits),*]));
         let call = spanned_at(path, call);
-        Some(quote_spanned!(hygienic()=> const { #call };))
-    }
-
-    fn key(&self, key: Option<&Key>) -> TokenStream {
-        let rt = &self.rt;
-        match key {
-            None => quote_spanned!(hygienic()=> ()),
-            Some(Key::Expr(expr)) => self.borrow(expr).into_token_stream(),
-            Some(Key::Format(pieces)) => format_key(rt, pieces),
-        }
+        Some(hygienic!(const { #call };))
     }
 
     /// A reference to the value. For a tuple, a tuple of references: `&(a, b)` would move `a` and `b`.
@@ -154,7 +126,7 @@ impl Expansion<'_> {
         let value = match (hashed, unwrap_parens(expr)) {
             (Some(hashed), _) => {
                 let (limiter, key) = (self.limiter(), self.borrow(hashed));
-                let call = quote_spanned!(hygienic()=> #rt::__private::hashed(#limiter, #key));
+                let call = hygienic!(#rt::__private::hashed(#limiter, #key));
                 Expr::Verbatim(spanned_at(hashed, call))
             }
             (None, Expr::Tuple(tuple)) => {
@@ -168,7 +140,7 @@ impl Expansion<'_> {
         };
         Expr::Reference(ExprReference {
             attrs: Vec::new(),
-            and_token: Token![&](hygienic().located_at(expr.span())),
+            and_token: Token![&](hygienic_span().located_at(expr.span())),
             mutability: None,
             expr: Box::new(value),
         })
@@ -176,32 +148,24 @@ impl Expansion<'_> {
 
     /// The key of an expression, for a variable. A value that is no key is an error at the expression.
     fn key_value(&self, key: Option<&Key>) -> TokenStream {
-        let (rt, tokens) = (&self.rt, self.key(key));
+        let rt = &self.rt;
         match key {
+            None => hygienic!(()),
             Some(Key::Expr(expr)) => {
-                spanned_at(expr, quote_spanned!(hygienic()=> #rt::__private::key(#tokens)))
+                let borrowed = self.borrow(expr);
+                spanned_at(expr, hygienic!(#rt::__private::key(#borrowed)))
             }
-            _ => tokens,
+            Some(Key::Format(pieces)) => format_key(rt, pieces),
         }
     }
 
     /// The cost, for a variable. A value of another type is an error at the expression.
     fn cost(&self, given: Option<&Expr>) -> TokenStream {
         let rt = &self.rt;
-        given.map_or_else(one_unit, |cost| {
-            spanned_at(cost, quote_spanned!(hygienic()=> #rt::__private::cost(#cost)))
-        })
+        let one_unit = || hygienic!(1_u64);
+        let cost = |cost: &Expr| spanned_at(cost, hygienic!(#rt::__private::cost(#cost)));
+        given.map_or_else(one_unit, cost)
     }
-}
-
-/// A variable that the user cannot name.
-pub(super) fn variable(name: &str) -> Ident {
-    Ident::new(&format!("__rate_limit_{name}"), hygienic())
-}
-
-/// The cost of a call that sets none.
-fn one_unit() -> TokenStream {
-    quote_spanned!(hygienic()=> 1_u64)
 }
 
 /// The key of a format string. It borrows the values.
@@ -210,14 +174,13 @@ pub(crate) fn format_key(rt: &TokenStream, pieces: &[KeyPiece]) -> TokenStream {
     let written = pieces.iter().map(|piece| match piece {
         KeyPiece::Text(text) => written_text(&out, text),
         // A value that is not `Display` is an error at the format string.
-        KeyPiece::Argument { spec, root, fields } => quote_spanned! {hygienic()=>
-            #rt::__private::write_formatted(
-                #out, ::core::format_args!(#spec, #root #(.#fields)*)
-            );
-        },
+        KeyPiece::Argument { spec, root, fields } => {
+            let value = hygienic!(::core::format_args!(#spec, #root #(.#fields)*));
+            hygienic!(#rt::__private::write_formatted(#out, #value);)
+        }
     });
     let written: TokenStream = written.collect();
-    quote_spanned!(hygienic()=> #rt::__private::Format(|#out: &mut #rt::KeyWriter<'_>| { #written }))
+    hygienic!(#rt::__private::Format(|#out: &mut #rt::KeyWriter<'_>| { #written }))
 }
 
 /// Writes a text. Its colons separate parts of the key.
@@ -225,11 +188,11 @@ fn written_text(out: &Ident, text: &LitStr) -> TokenStream {
     let mut written = TokenStream::new();
     for (index, part) in text.value().split(':').enumerate() {
         if index > 0 {
-            written.extend(quote_spanned!(hygienic()=> #out.separator();));
+            written.extend(hygienic!(#out.separator();));
         }
         if !part.is_empty() {
             let bytes = LitByteStr::new(part.as_bytes(), text.span());
-            written.extend(quote_spanned!(hygienic()=> #out.bytes(#bytes);));
+            written.extend(hygienic!(#out.bytes(#bytes);));
         }
     }
     written

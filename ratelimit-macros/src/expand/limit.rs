@@ -2,8 +2,8 @@
 
 use std::fmt::Debug;
 
-use proc_macro2::{Ident, TokenStream};
-use quote::{ToTokens, quote_spanned};
+use proc_macro2::TokenStream;
+use quote::ToTokens;
 use syn::LitStr;
 use syn::ext::IdentExt;
 
@@ -11,7 +11,7 @@ use super::Expansion;
 use crate::guard::Charge;
 use crate::limit::{AlignValue, Kind, Lease, Limit};
 use crate::policy::Policy;
-use crate::spans::{hygienic, spanned_at};
+use crate::spans::{hygienic, spanned_at, word};
 use crate::text::offset::AlignText;
 use crate::values::Value;
 use crate::words::Word;
@@ -36,8 +36,8 @@ impl Expansion<'_> {
             _ if is_named => "Chosen",
             _ => "Default",
         };
-        let (site_name, varies) = (Ident::new(site_name, hygienic()), limit.varies());
-        let registered = quote_spanned! {hygienic()=>
+        let (site_name, varies) = (word(site_name), limit.varies());
+        let registered = hygienic! {
             {
                 static __RATE_LIMIT_SITE: #rt::__private::Site = #rt::__private::Site::new(
                     ::core::concat!(::core::file!(), ":", ::core::line!(), ":", ::core::column!()),
@@ -59,40 +59,37 @@ impl Expansion<'_> {
         of_constant: &str,
     ) -> TokenStream {
         let (rt, varies) = (&self.rt, limit.varies());
-        let threshold = limit.threshold.as_ref().filter(|_| !varies).map_or_else(
-            || quote_spanned!(hygienic()=> 1_u64),
-            |threshold| threshold.expr.to_token_stream(),
-        );
-        let limit_type = quote_spanned!(hygienic()=> #rt::Limit);
+        let threshold = match &limit.threshold {
+            Some(threshold) if !varies => threshold.expr.to_token_stream(),
+            _ => hygienic!(1_u64),
+        };
+        let limit_type = hygienic!(#rt::Limit);
         let mut tokens = match &limit.kind {
             Kind::Constant(path) => {
-                let function = Ident::new(of_constant, hygienic());
-                spanned_at(path, quote_spanned!(hygienic()=> #rt::__private::#function(#path)))
+                let function = word(of_constant);
+                spanned_at(path, hygienic!(#rt::__private::#function(#path)))
             }
             Kind::Rate { unit: Some(unit), .. } => {
-                let unit = Ident::new(&(unit[..1].to_uppercase() + &unit[1..]), hygienic());
-                let unit = quote_spanned!(hygienic()=> #rt::Calendar::#unit);
-                let call =
-                    quote_spanned!(hygienic()=> #limit_type::calendar(#name, #threshold, #unit));
+                let unit = word(&(unit[..1].to_uppercase() + &unit[1..]));
+                let unit = hygienic!(#rt::Calendar::#unit);
+                let call = hygienic!(#limit_type::calendar(#name, #threshold, #unit));
                 spanned_at(&limit.constant_place(), call)
             }
             Kind::Rate { algorithm, period, .. } => {
-                let constructor = Ident::new(algorithm.as_str(), hygienic());
-                let period_tokens = self.duration(period);
-                let call = quote_spanned!(hygienic()=> #limit_type::#constructor(#name, #threshold, #period_tokens));
+                let (constructor, period) = (word(algorithm.as_str()), self.duration(period));
+                let call = hygienic!(#limit_type::#constructor(#name, #threshold, #period));
                 spanned_at(&limit.constant_place(), call)
             }
             Kind::InFlight => {
-                let call = quote_spanned!(hygienic()=> #limit_type::in_flight(#name, #threshold));
+                let call = hygienic!(#limit_type::in_flight(#name, #threshold));
                 spanned_at(&limit.threshold.as_ref().map(|most| &most.expr), call)
             }
         };
         let mut set = |method: &str, value: TokenStream, place: &dyn ToTokens| {
-            let method = Ident::new(method, hygienic());
-            let call = quote_spanned!(hygienic()=> #limit_type::#method(#tokens #value));
-            tokens = spanned_at(place, call);
+            let method = word(method);
+            tokens = spanned_at(place, hygienic!(#limit_type::#method(#tokens #value)));
         };
-        let value = |value: &dyn ToTokens| quote_spanned!(hygienic()=> , #value);
+        let value = |value: &dyn ToTokens| hygienic!(, #value);
         if !varies {
             if let Some(Value { expr, .. }) = &limit.burst {
                 set("burst", value(expr), expr);
@@ -125,7 +122,7 @@ impl Expansion<'_> {
         let midnight = self.midnight(limit)?;
         let rt = &self.rt;
         Some(match limit.align_day.as_ref().map(day) {
-            Some(day) => quote_spanned!(hygienic()=> #rt::Align::day(#midnight, #day)),
+            Some(day) => hygienic!(#rt::Align::day(#midnight, #day)),
             None => midnight,
         })
     }
@@ -134,12 +131,12 @@ impl Expansion<'_> {
         let rt = &self.rt;
         Some(match &limit.align {
             None if limit.align_day.is_none() => return None,
-            None => quote_spanned!(hygienic()=> #rt::Align::UTC),
+            None => hygienic!(#rt::Align::UTC),
             Some(AlignValue::Text(AlignText::Minutes(minutes))) => {
-                quote_spanned!(hygienic()=> #rt::Align::offset_minutes(#minutes))
+                hygienic!(#rt::Align::offset_minutes(#minutes))
             }
             Some(AlignValue::Text(AlignText::Zone(zone))) => {
-                quote_spanned!(hygienic()=> #rt::Align::zone(#zone))
+                hygienic!(#rt::Align::zone(#zone))
             }
             Some(AlignValue::Value(Value { expr, .. })) => expr.to_token_stream(),
         })
@@ -148,23 +145,23 @@ impl Expansion<'_> {
     /// The limit of a call that computes where its windows begin.
     fn moved(&self, limit: &Limit, call_limit: &TokenStream) -> TokenStream {
         let (rt, midnight) = (&self.rt, self.midnight(limit));
-        let day = limit.align_day.as_ref().map(day).map_or_else(
-            || quote_spanned!(hygienic()=> ::core::option::Option::None),
-            |day| quote_spanned!(hygienic()=> ::core::option::Option::Some(#day)),
-        );
-        quote_spanned!(hygienic()=> #rt::__private::CallLimit::with_align(#call_limit, #midnight, #day))
+        let day = match limit.align_day.as_ref().map(day) {
+            None => hygienic!(::core::option::Option::None),
+            Some(day) => hygienic!(::core::option::Option::Some(#day)),
+        };
+        hygienic!(#rt::__private::CallLimit::with_align(#call_limit, #midnight, #day))
     }
 
     fn set_policy(&self, set: &mut dyn FnMut(&str, TokenStream)) {
         let rt = &self.rt;
         let Policy { scope, on_error, shadow, wait } = &self.guard.policy;
         // The enums of the runtime have the same variants.
-        let variant = |value: &dyn Debug| Ident::new(&format!("{value:?}"), hygienic());
+        let variant = |value: &dyn Debug| word(&format!("{value:?}"));
         if let Some(scope) = scope.map(|it| variant(&it)) {
-            set("scope", quote_spanned!(hygienic()=> #rt::Scope::#scope));
+            set("scope", hygienic!(#rt::Scope::#scope));
         }
         if let Some(on_error) = on_error.map(|it| variant(&it)) {
-            set("on_error", quote_spanned!(hygienic()=> #rt::OnError::#on_error));
+            set("on_error", hygienic!(#rt::OnError::#on_error));
         }
         if let Some(wait) = wait {
             set("wait", self.duration(wait));
@@ -177,13 +174,13 @@ impl Expansion<'_> {
     /// The limit that remembers the ids of calls, which agrees with the limit `name`.
     pub(super) fn remembered(&self, name: &TokenStream, within: &Value) -> TokenStream {
         let (rt, duration) = (&self.rt, self.duration(within));
-        let limit_type = quote_spanned!(hygienic()=> #rt::Limit);
-        let name = quote_spanned!(hygienic()=> ::core::concat!(#name, " once"));
-        let call = quote_spanned!(hygienic()=> #limit_type::once(#name, #duration));
+        let limit_type = hygienic!(#rt::Limit);
+        let name = hygienic!(::core::concat!(#name, " once"));
+        let call = hygienic!(#limit_type::once(#name, #duration));
         let mut tokens = spanned_at(&within.expr, call);
         self.set_policy(&mut |method, given| {
-            let method = Ident::new(method, hygienic());
-            tokens = quote_spanned!(hygienic()=> #limit_type::#method(#tokens, #given));
+            let method = word(method);
+            tokens = hygienic!(#limit_type::#method(#tokens, #given));
         });
         tokens
     }
@@ -192,14 +189,13 @@ impl Expansion<'_> {
     /// the call may lease.
     fn computed(&self, charge: &Charge, template: &TokenStream) -> TokenStream {
         let (rt, Charge { limit, after_call, .. }) = (&self.rt, charge);
-        let amount = |Value { expr, .. }: &Value| {
-            spanned_at(expr, quote_spanned!(hygienic()=> #rt::__private::amount(#expr)))
-        };
-        let none = quote_spanned!(hygienic()=> ::core::option::Option::None);
+        let amount =
+            |Value { expr, .. }: &Value| spanned_at(expr, hygienic!(#rt::__private::amount(#expr)));
+        let none = hygienic!(::core::option::Option::None);
         let threshold = match (&limit.threshold, &limit.kind) {
             (Some(threshold), _) => amount(threshold),
             (None, Kind::Constant(path)) => {
-                quote_spanned!(hygienic()=> #rt::__private::amount(#rt::Limit::threshold(&#path)))
+                hygienic!(#rt::__private::amount(#rt::Limit::threshold(&#path)))
             }
             (None, _) => none.clone(),
         };
@@ -207,36 +203,30 @@ impl Expansion<'_> {
         let may_lease = self.guard.shared.is_none() && after_call.is_empty();
         let lease = match (&limit.lease, &limit.kind) {
             (Some(Lease::UpTo(Value { expr, .. })), _) => {
-                quote_spanned!(hygienic()=> #rt::__private::Lease::UpTo(#expr))
+                hygienic!(#rt::__private::Lease::UpTo(#expr))
             }
-            (Some(Lease::Auto(_)), _) => quote_spanned!(hygienic()=> #rt::__private::Lease::Auto),
+            (Some(Lease::Auto(_)), _) => hygienic!(#rt::__private::Lease::Auto),
             (None, Kind::Constant(path)) if may_lease => {
-                quote_spanned!(hygienic()=> #rt::Limit::policy(&#path).lease)
+                hygienic!(#rt::Limit::policy(&#path).lease)
             }
-            (None, _) => quote_spanned!(hygienic()=> #rt::__private::Lease::None),
+            (None, _) => hygienic!(#rt::__private::Lease::None),
         };
-        quote_spanned!(hygienic()=> #rt::__private::CallLimit::with_amounts(#template, #threshold, #burst, #lease))
+        hygienic!(#rt::__private::CallLimit::with_amounts(#template, #threshold, #burst, #lease))
     }
 
     pub(super) fn duration(&self, duration: &Value) -> TokenStream {
         let rt = &self.rt;
-        duration.known.map_or_else(
-            || duration.expr.to_token_stream(),
-            |us| quote_spanned!(hygienic()=> #rt::__private::micros(#us)),
-        )
+        match duration.known {
+            Some(us) => hygienic!(#rt::__private::micros(#us)),
+            None => duration.expr.to_token_stream(),
+        }
     }
 
     /// The given name, or the path of the function.
     pub(super) fn name(&self, given: Option<&LitStr>) -> TokenStream {
-        given.map_or_else(
-            || {
-                let function = self.function.sig.ident.unraw().to_string();
-                quote_spanned! {hygienic()=>
-                    ::core::concat!(::core::module_path!(), "::", #function)
-                }
-            },
-            ToTokens::to_token_stream,
-        )
+        let function = self.function.sig.ident.unraw().to_string();
+        let default = || hygienic!(::core::concat!(::core::module_path!(), "::", #function));
+        given.map_or_else(default, ToTokens::to_token_stream)
     }
 }
 

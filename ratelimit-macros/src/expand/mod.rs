@@ -10,7 +10,7 @@ mod check;
 mod limit;
 
 use proc_macro2::{Delimiter, Group, TokenStream};
-use quote::{ToTokens, TokenStreamExt, quote, quote_spanned};
+use quote::{ToTokens, TokenStreamExt, quote};
 use syn::Lifetime;
 use syn::token::Brace;
 
@@ -18,7 +18,7 @@ pub(crate) use self::check::format_key;
 use crate::after_call::AfterCall;
 use crate::function::{Body, Function};
 use crate::guard::Guard;
-use crate::spans::{hygienic, spanned_at};
+use crate::spans::{hygienic, hygienic_span, spanned_at};
 
 struct Expansion<'a> {
     function: &'a Function,
@@ -30,7 +30,7 @@ struct Expansion<'a> {
 }
 
 pub(crate) fn expand(function: &Function, guard: &Guard, arguments: &TokenStream) -> TokenStream {
-    let default = || quote_spanned!(hygienic()=> ::ratelimit_runtime);
+    let default = || hygienic!(::ratelimit_runtime);
     let rt = guard.runtime.as_ref().map_or_else(default, ToTokens::to_token_stream);
     Expansion { function, guard, arguments, rt }.function()
 }
@@ -54,7 +54,7 @@ impl Expansion<'_> {
     fn guarded(&self, body: &TokenStream, brace: Brace) -> TokenStream {
         let function = self.function;
         // A block with two statements: lints ask the user to remove braces around a single expression.
-        let body = quote_spanned!(hygienic()=> let () = (); #body);
+        let body = hygienic!(let () = (); #body);
         let mut block = Group::new(Delimiter::Brace, body);
         // The edition of its span decides when temporaries are dropped, so it is the span of the braces of the user.
         block.set_span(brace.span.join());
@@ -66,7 +66,7 @@ impl Expansion<'_> {
         let check = self.check("check");
         let (rejected, body) = (self.rejected(), self.body(&block));
         if function.is_synchronous() {
-            return quote_spanned! {hygienic()=>
+            return hygienic! {
                 {
                     let __rate_limit_decided = #check;
                     if let ::core::result::Result::Err(__rate_limit_rejection) = __rate_limit_decided {
@@ -77,8 +77,8 @@ impl Expansion<'_> {
             };
         }
         // The future then holds the pending check once (`tests/shapes/future_size.rs`).
-        let decided = Lifetime::new("'decided", hygienic());
-        quote_spanned! {hygienic()=>
+        let decided = Lifetime::new("'decided", hygienic_span());
+        hygienic! {
             #patterns
             #decided: {
                 let __rate_limit_pending = match #check {
@@ -94,7 +94,7 @@ impl Expansion<'_> {
     }
 
     /// What happens after the call to each charge.
-    fn after_calls(&self) -> impl Iterator<Item = &AfterCall> {
+    fn after_calls(&self) -> impl Iterator<Item = &AfterCall> + Clone {
         self.guard.charges.iter().map(|charge| &charge.after_call)
     }
 
@@ -102,16 +102,14 @@ impl Expansion<'_> {
     fn rejected(&self) -> TokenStream {
         let rt = &self.rt;
         if let Some(on_limited) = &self.guard.on_limited {
-            let call = quote_spanned! {hygienic()=>
-                #rt::__private::reject_with(__rate_limit_rejection, #on_limited)
-            };
+            let call = hygienic!(#rt::__private::reject_with(__rate_limit_rejection, #on_limited));
             return spanned_at(on_limited, call);
         }
         if self.wraps_output() {
-            return quote_spanned!(hygienic()=> ::core::result::Result::Err(__rate_limit_rejection));
+            return hygienic!(::core::result::Result::Err(__rate_limit_rejection));
         }
         // A return type that cannot carry a rejection is an error, which points at that type.
-        let call = quote_spanned!(hygienic()=> #rt::__private::reject(__rate_limit_rejection));
+        let call = hygienic!(#rt::__private::reject(__rate_limit_rejection));
         match self.function.output() {
             Some(output) => spanned_at(output, call),
             None => spanned_at(&self.function.sig.ident, call),

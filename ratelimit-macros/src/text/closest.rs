@@ -21,10 +21,10 @@ pub(crate) fn nearest<'a>(
     candidates: impl IntoIterator<Item = &'a str>,
     most: usize,
 ) -> Vec<&'a str> {
-    let mut all: Vec<_> =
-        candidates.into_iter().map(|candidate| (distance(word, candidate), candidate)).collect();
-    all.sort_by_key(|(distance, _)| *distance);
-    all.into_iter().take(most).map(|(_, candidate)| candidate).collect()
+    let mut all: Vec<_> = candidates.into_iter().collect();
+    all.sort_by_cached_key(|candidate| distance(word, candidate));
+    all.truncate(most);
+    all
 }
 
 /// The optimal string alignment distance: how many letters have to be inserted, removed, replaced or

@@ -36,8 +36,7 @@ pub(crate) struct Contents {
     at: u64,
     /// The level at that time, in units of the rate of that time.
     level: u64,
-    token: u64,
-    drain: u64,
+    rate: Rate,
 }
 
 /// What a bucket knows about the charges that can be settled, and about the reserved moments.
@@ -78,10 +77,10 @@ impl Bucket {
         cost: u64,
     ) -> Option<BucketAtCall> {
         let Self::Plain(contents) = self else { return None };
-        if !contents.has_rate(terms.rate) || cost == 0 {
+        if contents.rate != terms.rate || cost == 0 {
             return None;
         }
-        let Contents { at, level, token, drain } = *contents;
+        let Contents { at, level, rate: Rate { token, drain } } = *contents;
         let now = clock.max(at);
         let before = level.saturating_sub((now - at).saturating_mul(drain));
         let charged = before + cost * token;
@@ -115,8 +114,13 @@ impl Bucket {
                 if cost > 0 {
                     decided = self.keep(terms, &before, level + charge);
                     let moment = if wait_us > 0 { clock + wait_us } else { 0 };
-                    if wait_us > 0 {
-                        self.reserve(terms, &before, moment);
+                    if wait_us > 0
+                        && let Some(ledger) = self.ledger()
+                    {
+                        // The call starts at that moment, whatever is given back until then: so the charges before it
+                        // can give back the level right before that moment, and no more.
+                        let drained = (moment - before.now).saturating_mul(terms.rate.drain);
+                        ledger.bring_to(level.saturating_sub(drained), u64::MAX);
                     }
                     if needs_receipt {
                         receipt = self.mark(birth, moment);
@@ -159,8 +163,8 @@ impl Bucket {
     /// Returns the terms with the rate of the state. A full bucket has no rate, so it takes the rate of the limit.
     fn own_terms(&self, terms: &Terms, clock: u64) -> Terms {
         let own = self.contents();
-        let keeps = !own.has_rate(terms.rate) && own.full_in(clock.max(own.at)) > 0;
-        if keeps { terms.with_rate(Rate { token: own.token, drain: own.drain }) } else { *terms }
+        let keeps = own.rate != terms.rate && own.full_in(clock.max(own.at)) > 0;
+        if keeps { terms.with_rate(own.rate) } else { *terms }
     }
 
     /// Returns the level after a correction; `None` if a later charge forbids it. `has_rate` says whether the limit has
@@ -217,37 +221,28 @@ impl Bucket {
     fn mark(&mut self, birth: u64, reserved: u64) -> Receipt {
         let contents = *self.contents();
         if let Self::Plain(_) = self {
-            *self = Self::Receipted(Box::new((contents, Ledger::new(birth))));
+            let ledger = Ledger { birth, levels: LeastLevels::default(), reserved: 0 };
+            *self = Self::Receipted(Box::new((contents, ledger)));
         }
         let charged = self.ledger().map(|ledger| ledger.charge(contents.level, reserved));
         charged.unwrap_or_default()
-    }
-
-    /// Records that a call was charged which starts at `moment`. It starts then, whatever is given back until then: so
-    /// the charges before it can give back the level right before that moment, and no more.
-    fn reserve(&mut self, terms: &Terms, before: &BucketAtCall, moment: u64) {
-        if let Some(ledger) = self.ledger() {
-            let drained = (moment - before.now).saturating_mul(terms.rate.drain);
-            ledger.bring_to(before.level.saturating_sub(drained), u64::MAX);
-        }
     }
 
     fn at(&self, terms: &Terms, clock: u64) -> BucketAtCall {
         let before = self.contents();
         let now = clock.max(before.at);
         // At an unchanged rate, the level gives the time until the bucket is full.
-        let full = if before.has_rate(terms.rate) { u64::MAX } else { before.full_in(now) };
+        let full = if before.rate == terms.rate { u64::MAX } else { before.full_in(now) };
         BucketAtCall { allowed: true, now, level: before.level_at(now, terms.rate, full), full }
     }
 
     /// Stores a changed level.
     fn keep(&mut self, terms: &Terms, before: &BucketAtCall, level: u64) -> BucketAtCall {
-        let Rate { token, drain } = terms.rate;
         if let Some(ledger) = self.ledger() {
             ledger.bring_to(before.level, before.full);
             ledger.levels.lower(level);
         }
-        let changed = Contents { at: before.now, level, token, drain };
+        let changed = Contents { at: before.now, level, rate: terms.rate };
         match self {
             _ if level == 0 => *self = Self::default(),
             Self::Plain(contents) => *contents = changed,
@@ -266,12 +261,7 @@ impl Contents {
 
     /// Returns the time at which the bucket is full again.
     fn full_at(&self) -> u64 {
-        self.at + self.level.div_ceil(self.drain.max(1))
-    }
-
-    #[inline]
-    fn has_rate(&self, rate: Rate) -> bool {
-        self.token == rate.token && self.drain == rate.drain
+        self.at + self.level.div_ceil(self.rate.drain.max(1))
     }
 
     /// Returns the level at `now`, as if `rate` had been in force since the last change.
@@ -279,21 +269,17 @@ impl Contents {
         if full == 0 {
             return 0;
         }
-        let level = if self.token == rate.token {
+        let level = if self.rate.token == rate.token {
             self.level
         } else {
             // The only step that rounds: converts the tokens to the units of another rate.
-            (self.level as f64 * rate.token as f64 / self.token as f64).ceil() as u64
+            (self.level as f64 * rate.token as f64 / self.rate.token as f64).ceil() as u64
         };
         level.min(MOST).saturating_sub((now - self.at).saturating_mul(rate.drain))
     }
 }
 
 impl Ledger {
-    fn new(birth: u64) -> Self {
-        Self { birth, levels: LeastLevels::default(), reserved: 0 }
-    }
-
     /// Records the level at the time of a change; `full` is the time until the bucket is full at the rate of its last
     /// charge, if the rate has changed since, and otherwise `u64::MAX`.
     fn bring_to(&mut self, level: u64, full: u64) {

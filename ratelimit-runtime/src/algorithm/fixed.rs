@@ -29,18 +29,14 @@ impl State for Window {
         match op {
             Op::Take { receipt: needs_receipt, .. } if allowed && cost > 0 => {
                 window.count += cost;
-                if needs_receipt {
-                    receipt = Receipt::new(&mut window.birth, birth, window.start);
-                }
+                receipt = Receipt::new(needs_receipt, &mut window.birth, birth, window.start);
             }
             Op::Correct(correction) => {
                 // This count does not include units that were charged in another window.
                 let is_its = match correction.charged {
                     Charged::Newest => true,
                     Charged::At(time) => window.start <= time && time < window.end,
-                    Charged::By(Receipt { birth, place }) => {
-                        u64::from(self.birth) == birth && window.start == place
-                    }
+                    Charged::By(receipt) => receipt == Receipt::of(self.birth, window.start),
                     Charged::Reserved(_) => false,
                 };
                 let less = if is_its { correction.less() } else { 0 };

@@ -104,13 +104,8 @@ impl LeastLevels {
 
     /// Makes one step of the two that differ least, at the lower level.
     fn merge_least(&mut self) {
-        let (mut least, mut difference) = (1, u64::MAX);
-        for (index, pair) in self.steps[..self.len].windows(2).enumerate() {
-            let between = pair[1].level - pair[0].level;
-            if between < difference {
-                (least, difference) = (index + 1, between);
-            }
-        }
+        let difference = |index: &usize| self.steps[*index].level - self.steps[*index - 1].level;
+        let least = (1..self.len).min_by_key(difference).unwrap_or(1);
         self.remove(least, least + 1);
     }
 

@@ -94,10 +94,7 @@ impl Op {
     /// Returns whether this takes units, or asks for them: the limit can reject it.
     #[inline(always)]
     pub(crate) fn is_take(self) -> bool {
-        match self {
-            Self::Take { .. } | Self::Peek => true,
-            Self::Measure | Self::Correct(_) => false,
-        }
+        matches!(self, Self::Take { .. } | Self::Peek)
     }
 }
 
@@ -207,13 +204,23 @@ pub(crate) struct Receipt {
 }
 
 impl Receipt {
-    /// Returns the receipt of a charge. A state without a birth gets 32 bits of `birth`: they suffice, because the
-    /// place has to be the same as well.
-    fn new(own_birth: &mut u32, birth: u64, place: u64) -> Self {
+    /// Returns the receipt of a charge that needs one, otherwise the default. A state without a birth gets 32 bits of
+    /// `birth`: they suffice, because the place has to be the same as well.
+    #[inline]
+    fn new(is_needed: bool, own_birth: &mut u32, birth: u64, place: u64) -> Self {
+        if !is_needed {
+            return Self::default();
+        }
         if *own_birth == 0 {
             *own_birth = birth as u32 | 1;
         }
-        Self { birth: (*own_birth).into(), place }
+        Self::of(*own_birth, place)
+    }
+
+    /// Returns the receipt of a charge at this place of a state with this birth.
+    #[inline]
+    fn of(birth: u32, place: u64) -> Self {
+        Self { birth: birth.into(), place }
     }
 }
 

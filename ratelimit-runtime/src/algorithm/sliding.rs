@@ -94,9 +94,6 @@ impl Log {
     fn drop_oldest(&mut self, count: usize) {
         self.first = self.slot(count) as u32;
         self.len -= count as u32;
-        if self.len == 0 {
-            self.head.high = Vec::new();
-        }
         if self.slots.len() > 16 && self.len() < self.slots.len() / 4 {
             self.replace(self.records(0).collect(), 2 * self.len());
         }
@@ -177,9 +174,7 @@ impl State for Log {
             }
             Op::Take { receipt: needs_receipt, .. } if cost > 0 => {
                 self.charge(terms.threshold, ticks, &mut live, cost);
-                if needs_receipt {
-                    receipt = Receipt::new(&mut self.head.birth, birth, live.now);
-                }
+                receipt = Receipt::new(needs_receipt, &mut self.head.birth, birth, live.now);
             }
             Op::Correct(correction) if correction.change > 0 => {
                 let more = correction.more().min(super::MOST - live.used);
@@ -192,10 +187,8 @@ impl State for Log {
                 match correction.charged {
                     Charged::Newest => self.refund(ticks, &mut live, less),
                     Charged::At(time) => self.give_back(ticks, &mut live, time, less),
-                    Charged::By(Receipt { birth, place })
-                        if u64::from(self.head.birth) == birth =>
-                    {
-                        self.give_back(ticks, &mut live, place, less);
+                    Charged::By(receipt) if receipt.birth == u64::from(self.head.birth) => {
+                        self.give_back(ticks, &mut live, receipt.place, less);
                     }
                     Charged::By(_) | Charged::Reserved(_) => {}
                 }

@@ -58,9 +58,7 @@ impl State for Counters {
             }
             Op::Take { receipt: needs_receipt, .. } if cost > 0 => {
                 counters.current += cost;
-                if needs_receipt {
-                    receipt = Receipt::new(&mut self.birth, birth, start);
-                }
+                receipt = Receipt::new(needs_receipt, &mut self.birth, birth, start);
             }
             Op::Correct(correction) => {
                 let (less, more) = (correction.less(), correction.more());
@@ -71,9 +69,8 @@ impl State for Counters {
                         Some(start)
                     }
                     Charged::At(time) => Some(time),
-                    Charged::By(Receipt { birth, place }) => {
-                        (u64::from(self.birth) == birth).then_some(place)
-                    }
+                    Charged::By(receipt) if receipt.birth != u64::from(self.birth) => None,
+                    Charged::By(receipt) => Some(receipt.place),
                     Charged::Reserved(_) => None,
                 };
                 // The units leave the window that counted them.
@@ -90,8 +87,13 @@ impl State for Counters {
             }
             Op::Take { .. } | Op::Peek | Op::Measure => {}
         }
-        if (counters.previous, counters.current) != (previous, current) {
-            self.keep(period, start, counters.previous, counters.current);
+        match (counters.previous, counters.current) {
+            counts if counts == (previous, current) => {}
+            (0, 0) => *self = Self::default(),
+            counts => {
+                (self.previous, self.current) = counts;
+                self.expires = start + self.windows() * period;
+            }
         }
         let outcome = counters.outcome(terms, clock);
         let remaining = if op == Op::Measure {
@@ -122,16 +124,6 @@ impl Counters {
             (0, 0)
         };
         CountersAtCall { lag: now - clock, elapsed, start, previous, current }
-    }
-
-    #[inline]
-    fn keep(&mut self, period: u64, start: u64, previous: u64, current: u64) {
-        if previous == 0 && current == 0 {
-            *self = Self::default();
-            return;
-        }
-        (self.previous, self.current) = (previous, current);
-        self.expires = start + self.windows() * period;
     }
 
     /// Returns the number of windows from the start of the current one in which the counts weigh.

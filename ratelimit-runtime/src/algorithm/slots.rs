@@ -27,9 +27,7 @@ impl State for Slots {
         match op {
             Op::Take { receipt: needs_receipt, .. } if allowed && cost > 0 => {
                 self.take(clock, cost);
-                if needs_receipt {
-                    receipt = Receipt::new(&mut self.birth, birth, self.since);
-                }
+                receipt = Receipt::new(needs_receipt, &mut self.birth, birth, self.since);
             }
             Op::Correct(correction) => match correction.charged {
                 Charged::By(receipt) => self.release(receipt, correction.less()),
@@ -48,8 +46,8 @@ impl State for Slots {
 
 impl Slots {
     /// Returns whether the units of a receipt are among these.
-    pub(crate) fn has(&self, Receipt { birth, place }: Receipt) -> bool {
-        u64::from(self.birth) == birth && self.since == place
+    pub(crate) fn has(&self, receipt: Receipt) -> bool {
+        receipt == Receipt::of(self.birth, self.since)
     }
 
     /// Gives units of a receipt back, if they are among these.

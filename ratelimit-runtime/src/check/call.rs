@@ -36,12 +36,9 @@ impl StartedCall {
                     result = Some(decided);
                 }
                 trials.retain_mut(|trial| trial.as_mut().poll(context).is_pending());
-                match result.take() {
-                    Some(decided) if trials.is_empty() => Poll::Ready(decided),
-                    decided => {
-                        result = decided;
-                        Poll::Pending
-                    }
+                match result.take_if(|_| trials.is_empty()) {
+                    Some(decided) => Poll::Ready(decided),
+                    None => Poll::Pending,
                 }
             })
             .await
@@ -110,7 +107,8 @@ impl Checker {
             return mistake(part.limit, Mistake::NoKeySecret);
         }
         if may_wait(parts, &self.rules) {
-            return self.start_waiting(parts, settles);
+            let (checker, parts) = (self.clone(), parts.iter().map(owned).collect());
+            return StartedCall::boxed(&self.backend, move || checker.wait(parts, settles));
         }
         if !may_be_ruled(parts, &self.rules) {
             return self.decide_as_written(parts, settles, None);
@@ -257,14 +255,6 @@ impl Checker {
             }
             Ok(AdmittedCall { permits, ..admitted })
         })
-    }
-
-    /// Starts a call that may wait.
-    fn start_waiting(&self, parts: &[AnyPart<'_>], settles: bool) -> StartedCall {
-        let parts = parts.iter().map(owned).collect();
-        let (backend, checker) = (Arc::clone(&self.backend), self.clone());
-        let wait = move || checker.wait(parts, settles);
-        StartedCall::Pending(Box::pin(backend.run(wait)))
     }
 
     /// Decides a call that may wait. Rules can change meanwhile: its line follows them.

@@ -3,10 +3,11 @@
 use std::future::ready;
 use std::sync::Arc;
 
-use super::decide::apply_shadow;
+use super::decide::{StartedCall, apply_shadow};
 use super::{Check, Checker, Part};
 use crate::algorithm::{BlockChange, Op, Verdict};
 use crate::key::{Key, KeyId};
+use crate::lease::Leases;
 use crate::limit::{Access, Limit, OnError};
 use crate::one_or_many::OneOrMany;
 use crate::reply::{Answer, Decision, Rejection, Usage};
@@ -34,7 +35,7 @@ impl Checker {
 impl Count<'_> {
     /// Peeks at the decision about a call.
     pub(crate) fn peek(&self, cost: u64) -> Check {
-        let Self { checker: Checker { backend, .. }, ruled, key } = self;
+        let Self { checker: Checker { backend, .. }, ruled, .. } = self;
         let limit = &ruled.limit;
         let shadow = limit.shadow(true);
         match ruled.access {
@@ -54,29 +55,24 @@ impl Count<'_> {
             let rejection = Rejection::cost_exceeds_capacity(&charged, cost);
             return Check::from(apply_shadow(&charged, Err(rejection)));
         }
-        let decision = move |reply: Reply| Decision::new(capacity, &reply.first(), reply.source);
         let calls = Calls::one(Op::Peek, OneOrMany::from([charge]));
         if !backend.is_shared(policy.scope) {
-            return Check::from(Ok(decision(backend.execute_here(&calls))));
+            let Reply { outcomes, source, .. } = backend.execute_here(&calls);
+            return Check::from(Ok(Decision::new(capacity, &outcomes[0], source)));
         }
-        let lease = self.checker.leases.of(limit).cloned();
-        let lease = lease.map(|leases| (leases, backend.key_id(limit.terms(), *key)));
-        let backend = Arc::clone(backend);
-        let terms = *limit.terms();
-        Check::boxed(Arc::clone(&backend).run(move || async move {
+        let (backend, held) = (Arc::clone(backend), self.held());
+        let call = StartedCall::boxed(&self.checker.backend, move || async move {
             let reply = backend.execute(policy, &calls).await;
-            let mut reply = reply.map_err(|error| Rejection::unavailable(&shadow, error))?;
-            if let Some((leases, key_id)) = lease {
-                // The leased units that this process holds are left as well.
-                let (mut outcome, held) = (reply.first(), leases.spendable(key_id, &terms));
-                outcome.remaining = outcome.remaining.saturating_add(held).min(capacity);
-                if cost > 0 && held >= cost {
-                    (outcome.verdict, outcome.retry_us) = (Verdict::Admitted, 0);
-                }
-                reply = Reply::one(outcome, reply.source);
+            let reply = reply.map_err(|error| Rejection::unavailable(&shadow, error))?;
+            // The leased units that this process holds are left as well.
+            let (mut outcome, held) = (reply.first(), held());
+            outcome.remaining = outcome.remaining.saturating_add(held).min(capacity);
+            if cost > 0 && held >= cost {
+                (outcome.verdict, outcome.retry_us) = (Verdict::Admitted, 0);
             }
-            Ok(decision(reply))
-        }))
+            Ok(Decision::new(capacity, &outcome, reply.source).into())
+        });
+        call.into()
     }
 
     /// Counts the units in use.
@@ -88,8 +84,7 @@ impl Count<'_> {
         if !backend.is_shared(policy.scope) {
             return Box::pin(ready(Ok(usage(backend.execute_here(&calls)))));
         }
-        let leases = self.checker.leases.of(&self.ruled.limit).cloned();
-        let (lease_id, terms) = (self.lease_id(), *self.ruled.limit.terms());
+        let held = self.held();
         backend.answer(move |backend| async move {
             let reply = match backend.try_execute(policy, &calls).await {
                 Err(error) if backend.on_error(policy) != OnError::Local => return Err(error),
@@ -97,8 +92,7 @@ impl Count<'_> {
                 Ok(reply) => reply,
             };
             let usage = usage(reply);
-            let held = leases.map_or(0, |leases| leases.spendable(lease_id, &terms));
-            Ok(Usage { used: usage.used.saturating_sub(held), ..usage })
+            Ok(Usage { used: usage.used.saturating_sub(held()), ..usage })
         })
     }
 
@@ -119,32 +113,34 @@ impl Count<'_> {
         let (policy, charge) = (self.ruled.limit.policy(), self.charge(0));
         let reset = backend.change_key(policy, charge, BlockChange::Reset);
         // Other calls of the count may lease, although this limit does not.
-        if !backend.is_shared(policy.scope) {
-            return reset;
-        }
-        let (leases, key_id) = (Arc::clone(leases), self.lease_id());
-        Box::pin(async move {
-            // Discards twice, because units can be leased while the reset is pending.
-            leases.discard(key_id);
-            let result = reset.await;
-            leases.discard(key_id);
-            result
-        })
+        let leases = backend.is_shared(policy.scope).then_some(leases);
+        self.around(reset, leases, Leases::discard)
     }
 
     /// Blocks or unblocks a key. Leased units of this process go back. Returns whether the key was blocked.
     pub(crate) fn block(&self, block: BlockChange) -> Answer<bool> {
-        let (limit, charge, key_id) = (&self.ruled.limit, self.charge(0), self.lease_id());
+        let (Checker { backend, leases, .. }, limit) = (self.checker, &self.ruled.limit);
+        let charge = self.charge(0);
         // The backend gives back the leases with the key id that it blocks. A lease of a sliding window has another key
         // id than its count, whose period is longer.
-        let others = self.checker.leases.of(limit).filter(|_| key_id != charge.key_id).cloned();
-        let answer = self.checker.backend.change_key(limit.policy(), charge, block);
-        let Some(leases) = others else { return answer };
+        let others = leases.of(limit).filter(|_| self.lease_id() != charge.key_id);
+        self.around(backend.change_key(limit.policy(), charge, block), others, Leases::give_back)
+    }
+
+    /// Calls `end` with the lease of the count before a request and after it, because units can be leased while the
+    /// request is pending.
+    fn around(
+        &self,
+        request: Answer<bool>,
+        leases: Option<&Arc<Leases>>,
+        end: fn(&Leases, KeyId),
+    ) -> Answer<bool> {
+        let Some(leases) = leases.cloned() else { return request };
+        let lease_id = self.lease_id();
         Box::pin(async move {
-            leases.give_back(key_id);
-            let result = answer.await;
-            // Units can be leased while the request is pending.
-            leases.give_back(key_id);
+            end(&leases, lease_id);
+            let result = request.await;
+            end(&leases, lease_id);
             result
         })
     }
@@ -152,6 +148,13 @@ impl Count<'_> {
     fn charge(&self, cost: u64) -> Arc<Charge> {
         let backend = &self.checker.backend;
         backend.count(&self.ruled.limit, self.key, cost).address(backend)
+    }
+
+    /// Returns a function that counts the leased units of this process which calls can spend.
+    fn held(&self) -> impl FnOnce() -> u64 + use<> {
+        let leases = self.checker.leases.of(&self.ruled.limit).cloned();
+        let (lease_id, terms) = (self.lease_id(), *self.ruled.limit.terms());
+        move || leases.map_or(0, |leases| leases.spendable(lease_id, &terms))
     }
 
     /// Returns the key id of the lease of the count.

@@ -1,6 +1,7 @@
 //! The decision of a call: its counts, the lease, the line or the store that decides it, and what the caller receives
 //! and reports observe of the reply.
 
+use std::borrow::Borrow;
 use std::cmp::Reverse;
 use std::iter;
 use std::pin::Pin;
@@ -9,7 +10,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use super::permit::PermitCharge;
-use super::{AnyPart, Checker, Part, Permit};
+use super::{AnyPart, Checker, Part, Permit, expect};
 use crate::algorithm::{BlockChange, Op, Outcome, Verdict};
 use crate::backend::{Backend, ChargedCount, MergedCounts};
 use crate::background::BoxedWork;
@@ -227,11 +228,7 @@ impl CountedCall {
         if let Some(Part { limit, .. }) = leased {
             return mistake(report, limit, Mistake::Leased);
         }
-        if parts.len() > 1 {
-            for part in parts {
-                report::expect(part.limit);
-            }
-        }
+        expect(parts);
         let count = |part: &AnyPart<'a>| backend.count(part.limit, part.key, part.cost);
         let MergedCounts { counts, count_of } = match MergedCounts::of(&mut parts.iter().map(count))
         {
@@ -250,11 +247,8 @@ impl CountedCall {
             let rejection = Rejection::cost_exceeds_capacity(&limit, charge.cost);
             return Err(Box::new(Refusal { report, limit, rejection }));
         }
-        let (policy, limits) = (
-            parts[0].limit.policy(),
-            counts.iter().map(|it| it.limit.charged_under(&it.charge.terms)),
-        );
-        let limits = limits.collect();
+        let policy = parts[0].limit.policy();
+        let limits = counts.iter().map(|it| it.limit.charged_under(&it.charge.terms)).collect();
         let charges: OneOrMany<_> = counts.into_iter().map(|it| it.address(backend)).collect();
         let costs = parts.iter().map(|part| part.cost);
         let parts = count_of.into_iter().zip(costs).collect();
@@ -281,10 +275,7 @@ impl CountedCall {
         reply: &Result<Reply, StoreError>,
         key: impl Fn(usize, &Charge) -> OwnedKey,
     ) -> CallResult {
-        let outcomes = match reply {
-            Ok(reply) => Ok((&*reply.outcomes, reply.source)),
-            Err(error) => Err(error.clone()),
-        };
+        let outcomes = reply.as_ref().map(|reply| (&*reply.outcomes, reply.source));
         // First the permits: if a recorder of the report panics, they release what they hold.
         let permits = reply.as_ref().map(|reply| self.permits(reply));
         let Self { backend, report, limits, charges, parts, settles, notifies, .. } = self;
@@ -293,7 +284,7 @@ impl CountedCall {
             key(part, &charges[index])
         };
         let is_repeated = outcomes.as_ref().is_ok_and(|(it, _)| is_repeated(&limits, it));
-        let decision = conclude(report, &limits, &outcomes, is_repeated, |index| {
+        let decision = conclude(report, &limits, outcomes, is_repeated, |index| {
             let (limit, charge) = (&limits[index], &charges[index]);
             let key_id = charge.key_id.under(&charge.terms.identity, &limit.terms().identity);
             backend.count_rejection(limit, key_id, backend.clock().local(), || key(index));
@@ -324,9 +315,8 @@ impl CountedCall {
         let Reply { outcomes, receipts, source, .. } = reply;
         let source = *source;
         let permit = |(index, charge): (usize, &Arc<Charge>)| {
-            let decided = |outcome: &Outcome| {
-                Decision::new(self.charges[index].terms.capacity, outcome, source)
-            };
+            let capacity = charge.terms.capacity;
+            let decided = |outcome| Decision::new(capacity, outcome, source);
             let charge = receipts.get(index).map(|receipt| {
                 let charged = backend.charged_by(source, charge);
                 let owner = backend.owner.as_ref().filter(|_| charge.statement.is_some());
@@ -393,34 +383,35 @@ impl Refusal {
 /// of the limit that rejects it. Returns the result that the caller receives.
 pub(super) fn conclude(
     report: Report,
-    limits: &[Limit],
-    reply: &Result<Outcomes<'_>, StoreError>,
+    limits: &[impl Borrow<Limit>],
+    reply: Result<Outcomes<'_>, &StoreError>,
     is_repeated: bool,
     on_rejected: impl FnOnce(usize),
 ) -> Result<Decision, Rejection> {
+    let limit = |index: usize| -> &Limit { limits[index].borrow() };
     // The limit whose result the caller receives. One that counts once speaks only of a block of its key.
-    let spoken = reply.as_ref().map_or(0, |(outcomes, _)| {
-        hardest(outcomes, |index| limits[index].policy().once && !outcomes[index].is_blocked())
+    let spoken = reply.map_or(0, |(outcomes, _)| {
+        hardest(outcomes, |index| limit(index).policy().once && !outcomes[index].is_blocked())
     });
     let result_of = |index: usize| match reply {
         Ok((outcomes, source)) if is_repeated => {
-            let decision = Decision::new(limits[index].terms().capacity, &outcomes[index], *source);
+            let decision = Decision::new(limit(index).terms().capacity, &outcomes[index], source);
             Ok(Decision { allowed: true, retry_after: Duration::ZERO, ..decision })
         }
-        Ok((outcomes, source)) => result_of(&limits[index], &outcomes[index], *source),
-        Err(error) => Err(Rejection::unavailable(&limits[index], error.clone())),
+        Ok((outcomes, source)) => result_of(limit(index), &outcomes[index], source),
+        Err(error) => Err(Rejection::unavailable(limit(index), error.clone())),
     };
     let result = result_of(spoken);
     // Metrics and the log of a web request have each limit.
     if limits.len() > 1 && report::is_recorded() {
-        for (index, limit) in limits.iter().enumerate().filter(|(index, _)| *index != spoken) {
-            report.record(limit, &result_of(index), result.is_ok());
+        for index in (0..limits.len()).filter(|index| *index != spoken) {
+            report.record(limit(index), &result_of(index), result.is_ok());
         }
     }
     if result.as_ref().is_err_and(|rejection| rejection.decided().is_some()) {
         on_rejected(spoken);
     }
-    let limit = &limits[spoken];
+    let limit = limit(spoken);
     report.about(spoken).end(limit, &result);
     apply_shadow(limit, result)
 }

@@ -21,13 +21,6 @@ pub type Check = Acquire<Decision>;
 pub type AcquireAll = Acquire<Vec<Permit>>;
 
 impl Check {
-    /// Creates the check of a call that `decide` decides and reports.
-    pub(super) fn boxed(
-        decide: impl Future<Output = Result<Decision, Rejection>> + Send + 'static,
-    ) -> Self {
-        Self(CallFuture::Pending(Box::pin(async move { decide.await.map(AdmittedCall::from) })))
-    }
-
     /// Returns this check; `None` if the call is admitted already, and its admission was reported.
     #[inline]
     pub(crate) fn unless_admitted(self) -> Option<CallFuture<()>> {
@@ -71,8 +64,8 @@ impl<T: From<AdmittedCall>> From<StartedCall> for Acquire<T> {
 
 impl From<AdmittedCall> for Permit {
     fn from(admission: AdmittedCall) -> Self {
-        let AdmittedCall { decision, permits, .. } = admission;
-        permits.into_iter().next().unwrap_or_else(|| Self::new(decision, None))
+        let [permit] = admission.into();
+        permit
     }
 }
 

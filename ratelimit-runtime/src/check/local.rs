@@ -7,7 +7,7 @@
 )]
 
 use super::decide::{conclude, hardest};
-use super::{AnyPart, Check, Checker, Part};
+use super::{AnyPart, Check, Checker, Part, expect};
 use crate::algorithm::{Op, Outcome};
 use crate::backend::Backend;
 use crate::key::{Key, KeyId, OwnedKey};
@@ -90,7 +90,9 @@ impl Checker {
             let parts: Few<_> = parts.iter().map(Part::any).collect();
             return Some(self.report_here(started, &parts, charges, outcomes));
         }
-        Some(Check::admitted_by(charges, outcomes))
+        let index = hardest(outcomes, |_| false);
+        let (capacity, outcome) = (charges[index].terms.capacity, &outcomes[index]);
+        Some(Check::from(Ok(Decision::new(capacity, outcome, Source::Embedded))))
     }
 
     /// Reports a call as this process has decided it. Returns what the caller receives.
@@ -102,41 +104,20 @@ impl Checker {
         charges: &[LocalCharge<'_>],
         outcomes: &[Outcome],
     ) -> Check {
-        if parts.len() > 1 {
-            for part in parts {
-                report::expect(part.limit);
-            }
+        expect(parts);
+        let mut report = Report::since(started);
+        if !outcomes.iter().all(Outcome::is_allowed) {
+            let keys = parts.iter().zip(charges);
+            let keys = keys.map(|(part, charge)| (charge.terms, charge.key_id, part.key));
+            report = report.with_keys(&self.backend.settings.reports, keys);
         }
-        let (report, source) = (Report::since(started), Source::Embedded);
-        if outcomes.iter().all(Outcome::is_allowed) {
-            // As in `conclude`, the limit whose result the caller receives comes last.
-            let spoken = hardest(outcomes, |_| false);
-            for index in (0..parts.len()).filter(|index| *index != spoken).chain([spoken]) {
-                let limit = parts[index].limit;
-                let decision = Decision::new(limit.terms().capacity, &outcomes[index], source);
-                report.record(limit, &Ok(decision), true);
-            }
-            return Check::admitted_by(charges, outcomes);
-        }
-        let limits: Few<_> = parts.iter().map(|part| *part.limit).collect();
-        let keys = parts.iter().zip(charges);
-        let keys = keys.map(|(part, charge)| (charge.terms, charge.key_id, part.key));
-        let report = report.with_keys(&self.backend.settings.reports, keys);
-        Check::from(conclude(report, &limits, &Ok((outcomes, source)), false, |index| {
+        let limits: Few<_> = parts.iter().map(|part| part.limit).collect();
+        let reply = Ok((outcomes, Source::Embedded));
+        Check::from(conclude(report, &limits, reply, false, |index| {
             let (Part { limit, key, .. }, charge) = (parts[index], &charges[index]);
             let at = outcomes[index].clock;
             self.backend.count_rejection(limit, charge.key_id, at, || OwnedKey::of(key));
         }))
-    }
-}
-
-impl Check {
-    /// Creates the check of a call that all of its counts admit.
-    #[inline]
-    fn admitted_by(charges: &[LocalCharge<'_>], outcomes: &[Outcome]) -> Self {
-        let index = hardest(outcomes, |_| false);
-        let (capacity, outcome) = (charges[index].terms.capacity, &outcomes[index]);
-        Self::from(Ok(Decision::new(capacity, outcome, Source::Embedded)))
     }
 }
 

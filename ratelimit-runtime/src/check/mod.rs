@@ -12,7 +12,7 @@ mod permit;
 
 use std::sync::Arc;
 
-pub(crate) use self::decide::{AdmittedCall, CallFuture, StartedCall, undecided};
+pub(crate) use self::decide::{AdmittedCall, CallFuture, undecided};
 pub use self::future::{Acquire, AcquireAll, Check};
 pub use self::permit::{Meter, Permit};
 use crate::backend::Backend;
@@ -20,6 +20,7 @@ use crate::key::Key;
 use crate::lease::Leases;
 use crate::limit::{Access, Limit};
 use crate::printing::debug_by_name;
+use crate::report;
 use crate::rules::{Asker, RuleTable, Ruled, RulesInForce};
 use crate::waiting::Waiting;
 
@@ -78,6 +79,15 @@ impl AnyPart<'_> {
         let Part { limit, key, access, .. } = *self;
         let key_id = || backend.key_id(limit.terms(), key);
         Ruled::under(rules, limit, access, &key_id, &|| backend.clock().local(), asker)
+    }
+}
+
+/// Adds the limits of a call, if it has several, to the log of the current web request.
+fn expect(parts: &[AnyPart<'_>]) {
+    if parts.len() > 1 {
+        for part in parts {
+            report::expect(part.limit);
+        }
     }
 }
 

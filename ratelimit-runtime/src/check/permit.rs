@@ -68,14 +68,9 @@ pub(super) struct PermitCharge {
 
 impl Permit {
     pub(super) fn new(decision: Decision, charge: Option<PermitCharge>) -> Self {
-        if cfg!(feature = "metrics")
-            && let Some(charge) = charge.as_ref().filter(|charge| charge.is_held())
-        {
-            report::change(
-                report::IN_FLIGHT,
-                charge.charge.terms.identity.name,
-                charge.charged as f64,
-            );
+        if let Some(held) = charge.as_ref().filter(|charge| charge.is_held()) {
+            let name = held.charge.terms.identity.name;
+            report::change(report::IN_FLIGHT, name, held.charged as f64);
         }
         Self { decision, charge }
     }
@@ -128,7 +123,11 @@ impl Permit {
     /// counted them.
     #[must_use]
     pub fn is_lost(&self) -> bool {
-        self.charge.as_ref().is_some_and(|charge| charge.is_held() && charge.is_lost())
+        let Some(charge) = self.charge.as_ref().filter(|it| it.is_held()) else { return false };
+        match &charge.held {
+            Some(held) => charge.charged > 0 && held.is_lost(),
+            None => !charge.backend.holds_here(charge.charge.key_id, charge.receipt),
+        }
     }
 
     /// Returns whether the call holds units in flight until it ends.
@@ -217,13 +216,6 @@ impl PermitCharge {
         self.charge.terms.is_in_flight()
     }
 
-    fn is_lost(&self) -> bool {
-        if let Some(held) = &self.held {
-            return self.charged > 0 && held.is_lost();
-        }
-        !self.backend.holds_here(self.charge.key_id, self.receipt)
-    }
-
     /// Settles the charge to `used` units, or keeps it, and changes the block of the key. Units in flight are given
     /// back.
     fn correct(&mut self, used: Option<u64>) {
@@ -294,14 +286,13 @@ impl Drop for Permit {
 pub struct Meter {
     /// Empty once the charges are kept or settled.
     permits: OneOrMany<Permit>,
-    decision: Decision,
     used: u64,
 }
 
 impl Permit {
     /// Returns a meter, which settles the charge to the units that it has counted when it is dropped.
     pub fn meter(self) -> Meter {
-        Meter { decision: self.decision(), permits: OneOrMany::from([self]), used: 0 }
+        Meter::of([self])
     }
 
     /// Returns a [meter](Self::meter) for a call that counts only if it ends well: it gives the charge back when it is
@@ -326,9 +317,7 @@ impl Meter {
     /// Creates one meter for all charges of a call with several limits. Each charge is settled to the units that the
     /// meter has counted. The decision of the meter is the decision of the first permit.
     pub fn of(permits: impl IntoIterator<Item = Permit>) -> Self {
-        let permits: Vec<_> = permits.into_iter().collect();
-        let decision = permits.first().map_or_else(Decision::unlimited, Permit::decision);
-        Self { permits: permits.into(), decision, used: 0 }
+        Self { permits: permits.into_iter().collect(), used: 0 }
     }
 
     /// Sets the total of the units that the call has used so far, in place of what was counted before, for a service
@@ -351,7 +340,7 @@ impl Meter {
     /// Returns the decision about the call.
     #[must_use]
     pub fn decision(&self) -> Decision {
-        self.decision
+        self.permits.first().map_or_else(Decision::unlimited, Permit::decision)
     }
 
     /// Keeps the charge as it was made, whatever was counted.

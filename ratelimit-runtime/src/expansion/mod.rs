@@ -15,25 +15,21 @@ pub use self::annotated_call::{Amount, AnnotatedCall, Awaited, CallLimit, CallPa
 use self::site::count_call;
 pub use self::site::{Site, SiteName};
 pub use self::tests::*;
-use crate::check::{
-    AdmittedCall, AnyPart, CallFuture, Checker, Part, Permit, StartedCall, undecided,
-};
+use crate::check::{AdmittedCall, AnyPart, CallFuture, Check, Checker, Part, Permit, undecided};
 pub use crate::key::{Format, Key, write_formatted};
 use crate::key::{HashedKey, KeySecret, OwnedKey};
 pub use crate::limit::Lease;
 use crate::limit::{Access, Limit, Scope};
 use crate::limiter::{RateLimiter, with_current};
 pub use crate::reply::FromRejection;
-use crate::reply::{BuildError, Decision, Rejection};
+use crate::reply::{Decision, Rejection};
 
 /// Starts the check of a call; `None` if it is admitted already, so that its function polls nothing
 /// (`benches/all -- attribute`).
 #[inline]
 #[must_use]
 pub fn check<const N: usize>(call: &AnnotatedCall<'_, N>) -> Option<Awaited<(), N>> {
-    let check = |limiter: &RateLimiter| call.check(limiter.checker());
-    let check = with_limiter(call, check, |error| undecided_call(call, error).into());
-    let open = check.unless_admitted();
+    let open = call.decide(|checker| call.check(checker), Check::from).unless_admitted();
     if open.is_none() {
         count_call(&call.sites, None);
     }
@@ -46,15 +42,12 @@ pub fn check<const N: usize>(call: &AnnotatedCall<'_, N>) -> Option<Awaited<(), 
 ///
 /// The rejection of the call.
 pub fn check_blocking<const N: usize>(call: &AnnotatedCall<'_, N>) -> Result<(), Rejection> {
-    blocking(call, |checker| call.check(checker).0).map(drop::<Decision>)
+    call.blocking(|checker| call.check(checker).0).map(drop::<Decision>)
 }
 
 /// Starts a call whose charges are corrected.
 pub fn acquire<const N: usize>(call: &AnnotatedCall<'_, N>) -> Awaited<[Permit; N], N> {
-    let acquire = |limiter: &RateLimiter| acquire_parts(call, limiter.checker());
-    let started = with_limiter(call, acquire, |error| {
-        StartedCall::decided(undecided_call(call, error).map(AdmittedCall::from)).map(From::from)
-    });
+    let started = call.decide(|checker| call.acquire(checker), CallFuture::decided);
     Awaited { call: started, sites: call.sites }
 }
 
@@ -66,60 +59,47 @@ pub fn acquire<const N: usize>(call: &AnnotatedCall<'_, N>) -> Awaited<[Permit; 
 pub fn acquire_blocking<const N: usize>(
     call: &AnnotatedCall<'_, N>,
 ) -> Result<[Permit; N], Rejection> {
-    blocking(call, |checker| acquire_parts(call, checker))
+    call.blocking(|checker| call.acquire(checker))
 }
 
-fn acquire_parts<const N: usize>(
-    call: &AnnotatedCall<'_, N>,
-    checker: &Checker,
-) -> CallFuture<[Permit; N]> {
-    checker.start_all(&call.parts, true).map(<[Permit; N]>::from)
-}
-
-/// Blocks this thread until the call that `start` starts is decided.
-fn blocking<const N: usize, T>(
-    call: &AnnotatedCall<'_, N>,
-    start: impl FnOnce(&Checker) -> CallFuture<T>,
-) -> Result<T, Rejection>
-where
-    T: From<AdmittedCall>,
-{
-    let decided = |limiter: &RateLimiter| {
-        let checker = limiter.checker();
-        start(checker).blocking(&checker.backend, || *first_of(call).limit)
-    };
-    let result = with_limiter(call, decided, |error| {
-        undecided_call(call, error).map(|decision| AdmittedCall::from(decision).into())
-    });
-    count_call(&call.sites, result.as_ref().err());
-    result
-}
-
-/// Calls `act` with the limiter that decides a call, or `failed` if it cannot be built.
-#[inline]
-fn with_limiter<const N: usize, R>(
-    call: &AnnotatedCall<'_, N>,
-    act: impl FnOnce(&RateLimiter) -> R,
-    failed: impl FnOnce(BuildError) -> R,
-) -> R {
-    with_current(call.limiter, || first_of(call).limit.policy().scope, act, failed)
-}
-
-/// Returns the decision of a call for which no limiter can be built.
-fn undecided_call<const N: usize>(
-    call: &AnnotatedCall<'_, N>,
-    error: BuildError,
-) -> Result<Decision, Rejection> {
-    match first_of(call) {
-        Part { access: Access::Unlimited, .. } => Ok(Decision::unlimited()),
-        Part { limit, .. } => undecided(limit, error),
+impl<const N: usize> AnnotatedCall<'_, N> {
+    /// Calls `act` with the limiter that decides this call, or `failed` with the result if none can be built.
+    #[inline]
+    fn decide<T: From<AdmittedCall>, R>(
+        &self,
+        act: impl FnOnce(&Checker) -> R,
+        failed: impl FnOnce(Result<T, Rejection>) -> R,
+    ) -> R {
+        let scope = || self.first().limit.policy().scope;
+        let undecided = |error| match self.first() {
+            Part { access: Access::Unlimited, .. } => Ok(Decision::unlimited()),
+            Part { limit, .. } => undecided(limit, error),
+        };
+        let failed = |error| failed(undecided(error).map(|it| AdmittedCall::from(it).into()));
+        with_current(self.limiter, scope, |limiter| act(limiter.checker()), failed)
     }
-}
 
-/// Returns the first part whose limit does not admit every call, or else the first part.
-fn first_of<'a, const N: usize>(call: &AnnotatedCall<'a, N>) -> AnyPart<'a> {
-    let is_limited = |part: &&AnyPart<'_>| part.access != Access::Unlimited;
-    *call.parts.iter().find(is_limited).unwrap_or(&call.parts[0])
+    fn acquire(&self, checker: &Checker) -> CallFuture<[Permit; N]> {
+        checker.start_all(&self.parts, true).map(<[Permit; N]>::from)
+    }
+
+    /// Blocks this thread until the call that `start` starts is decided.
+    fn blocking<T: From<AdmittedCall>>(
+        &self,
+        start: impl FnOnce(&Checker) -> CallFuture<T>,
+    ) -> Result<T, Rejection> {
+        let limit = || *self.first().limit;
+        let act = |checker: &Checker| start(checker).blocking(&checker.backend, limit);
+        let result = self.decide(act, |failed| failed);
+        count_call(&self.sites, result.as_ref().err());
+        result
+    }
+
+    /// Returns the first part whose limit does not admit every call, or else the first part.
+    fn first(&self) -> &AnyPart<'_> {
+        let is_limited = |part: &&AnyPart<'_>| part.access != Access::Unlimited;
+        self.parts.iter().find(is_limited).unwrap_or(&self.parts[0])
+    }
 }
 
 /// Returns the hash of a key under the secret of the limiter that decides the call.

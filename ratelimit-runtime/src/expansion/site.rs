@@ -121,27 +121,19 @@ impl Site {
         // Once the site is initialised, because a subscriber can call this function. The first is another site: each
         // registers once. Its place can be the same, if one call of a macro made both functions.
         let Some(first) = first else { return };
-        if self.name == SiteName::Constant {
-            return;
-        }
-        let (name, second, is_chosen) = (limit.name(), place, self.name == SiteName::Chosen);
-        if first.limit.terms().identity.align != limit.terms().identity.align {
-            tracing::warn!(
-                name,
-                first = first.place,
-                second,
-                "two functions use one rate limit name with different `align`, so they count \
-                 separately: set the same `align` on both, or a different `name` on each"
-            );
-        } else if !is_chosen {
-            tracing::warn!(
-                name,
-                first = first.place,
-                second,
-                "two functions share the counts of one rate limit: set a different `name` on each, or, \
-                 to share the counts, the same `name` on both"
-            );
-        }
+        let is_aligned = first.limit.terms().identity.align == limit.terms().identity.align;
+        let message = match self.name {
+            SiteName::Default | SiteName::Chosen if !is_aligned => {
+                "two functions use one rate limit name with different `align`, so they count separately: set the same \
+                 `align` on both, or a different `name` on each"
+            }
+            SiteName::Default => {
+                "two functions share the counts of one rate limit: set a different `name` on each, or, to share the \
+                 counts, the same `name` on both"
+            }
+            SiteName::Chosen | SiteName::Constant => return,
+        };
+        tracing::warn!(name = limit.name(), first = first.place, second = place, "{message}");
     }
 }
 

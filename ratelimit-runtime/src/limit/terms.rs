@@ -39,7 +39,7 @@ const MAX_LEVEL: u64 = 1 << 52;
 
 /// The refill rate: a token is `token` units, and `drain` units refill each microsecond. In lowest terms, unless it is
 /// rounded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Rate {
     pub(crate) token: u64,
     pub(crate) drain: u64,

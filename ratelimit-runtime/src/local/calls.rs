@@ -7,7 +7,6 @@ use smallvec::SmallVec;
 use super::shard::Shard;
 use super::{Local, LocalCharge, MutexGuard, no_place, shard_of};
 use crate::algorithm::{Applied, Op, Outcome, Receipt};
-use crate::key::KeyId;
 use crate::reply::Source;
 use crate::report;
 use crate::store::{Calls, EqualCalls, MAX_RESERVED, Reply};
@@ -127,23 +126,17 @@ impl Local {
 }
 
 impl LockedShards<'_, '_> {
-    /// Returns the shard of a count.
-    fn of(&mut self, key_id: KeyId) -> &mut Shard {
-        let mut guards = self.guards.iter_mut();
-        let guard = guards.find(|(index, _)| *index == shard_of(key_id));
-        guard.map_or_else(|| unreachable!("it is locked"), |(_, shard)| shard)
-    }
-
     /// Applies an operation to a count.
     fn apply(&mut self, op: Op, charge: LocalCharge<'_>) -> Applied {
-        let (takes, clock) = (self.takes, self.clock);
-        let shard = self.of(charge.key_id);
+        let mut guards = self.guards.iter_mut();
+        let guard = guards.find(|(index, _)| *index == shard_of(charge.key_id));
+        let (_, shard) = guard.unwrap_or_else(|| unreachable!("it is locked"));
         // Each call is peeked at before it is charged.
-        if op == Op::Peek && !shard.has_place(charge, takes, clock) {
-            self.is_overfull |= takes;
-            return no_place(clock);
+        if op == Op::Peek && !shard.has_place(charge, self.takes, self.clock) {
+            self.is_overfull |= self.takes;
+            return no_place(self.clock);
         }
-        shard.apply(op, charge, clock)
+        shard.apply(op, charge, self.clock)
     }
 
     /// Unlocks the shards, and then reports what has happened in them.
