@@ -57,7 +57,7 @@ use http::response::Parts;
 use super::address::Clients;
 use super::address::sealed::RequestAccess;
 use super::config::LayerConfig;
-use super::middleware::ServerRequest;
+use super::middleware::{ServerRequest, respond};
 use super::rejected::{RejectedRequest, TextResponse};
 use super::settings::{body_setting, limit_settings, server_settings};
 use super::slots::{HeldBody, NO_LAYER_HOLDS};
@@ -191,7 +191,7 @@ where
     };
     let mut scope = config.scope(&mut request);
     let decided = match config.start_check(&request, &mut scope) {
-        Err(refused) => return Ok(unhandled(refused.into_http(400, None), request)),
+        Err(refused) => return Ok(unhandled(refused.refusal(false), request)),
         Ok(Some(decided)) => decided,
         Ok(None) => poll_fn(|context| scope.poll_check(context)).await,
     };
@@ -268,7 +268,7 @@ impl ResponseError for Rejection {
     }
 
     fn error_response(&self) -> HttpResponse<BoxBody> {
-        actix_response(self.clone().into())
+        actix_response(respond(self))
     }
 }
 

@@ -276,7 +276,8 @@ where
             Ok(Some(decided)) => layer.conclude(&mut scope, decided, &mut self.inner, parts, body),
             Ok(None) => RequestStage::Arrived { request: Some((self.take_ready(), parts, body)) },
             Err(response) => {
-                RequestStage::unhandled(F::refuse(response, scope.log.is_grpc), &parts, body)
+                let response = response.refusal(F::IS_GRPC || scope.log.is_grpc);
+                RequestStage::unhandled(response.map(F::body), &parts, body)
             }
         };
         if let RequestStage::Unhandled { .. } = stage {
@@ -309,9 +310,10 @@ impl<F> RateLimitLayer<F> {
                 RequestStage::Admitted { handler: scope.log.sync_scope(|| service.call(request)) }
             }
             Err(rejection) => {
-                let mut response = F::build(&RejectedRequest::new(&rejection, &scope.log));
+                scope.log.is_grpc |= F::IS_GRPC;
+                let mut response = RejectedRequest::new(&rejection, &scope.log).response();
                 self.config.write_headers(scope, response.headers_mut());
-                RequestStage::unhandled(response, &parts, body)
+                RequestStage::unhandled(response.map(F::body), &parts, body)
             }
         }
     }

@@ -170,23 +170,19 @@ impl RequestScope {
     }
 }
 
-/// Builds the response of a rejection that a handler returns. Behind a middleware, `build` receives the format
-/// that the client prefers, and the middleware adds the headers. Elsewhere, this function adds the headers that
-/// report the limit.
-pub(crate) fn respond<B>(
-    rejection: &Rejection,
-    build: impl FnOnce(&RejectedRequest<'_>) -> Response<B>,
-) -> Response<B> {
+/// Builds the response of a rejection that a handler returns. Behind a middleware, it has the format that the client
+/// prefers, and the middleware adds the headers. Elsewhere, this function adds the headers that report the limit.
+pub(crate) fn respond(rejection: &Rejection) -> Response<String> {
     let recorded = |log: &mut RequestLog| {
         log.reject(rejection);
         log.clone()
     };
     if let Some(log) = request_log::with_current(recorded) {
-        return build(&RejectedRequest::new(rejection, &log));
+        return RejectedRequest::new(rejection, &log).response();
     }
     let mut log = RequestLog::default();
     log.reject(rejection);
-    let mut response = build(&RejectedRequest::new(rejection, &log));
+    let mut response = RejectedRequest::new(rejection, &log).response();
     headers::write(response.headers_mut(), &log, headers::policy(&log));
     response
 }

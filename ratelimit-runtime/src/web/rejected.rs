@@ -13,7 +13,7 @@ use crate::report::request_log::{self, RequestLog};
 #[derive(Clone, Copy, Debug)]
 pub struct RejectedRequest<'a> {
     rejection: &'a Rejection,
-    pub(super) log: &'a RequestLog,
+    log: &'a RequestLog,
 }
 
 /// The body of a rejection that the application sets, and the request that it shows.
@@ -104,8 +104,12 @@ impl<'a> RejectedRequest<'a> {
         text
     }
 
-    /// Returns the response over HTTP, without the headers that report limits.
-    pub(crate) fn response<B: From<String>>(&self) -> Response<B> {
+    /// Returns the response, without the headers that report limits.
+    pub(super) fn response(&self) -> Response<String> {
+        #[cfg(feature = "tonic")]
+        if self.log.is_grpc {
+            return super::tonic::response(self.rejection.into());
+        }
         let text = match self.custom_body() {
             Some(body) => (body.function)(self),
             None if self.prefers_json() => {
@@ -212,14 +216,20 @@ impl TextResponse {
         self
     }
 
+    /// Returns the response to a request without a key.
+    #[cfg_attr(not(feature = "tonic"), allow(unused_variables, reason = "gRPC is of tonic"))]
+    pub(super) fn refusal(self, is_grpc: bool) -> Response<String> {
+        #[cfg(feature = "tonic")]
+        if is_grpc {
+            return super::tonic::response(super::tonic::refusal(self));
+        }
+        self.into_http(400, None)
+    }
+
     /// Returns the response over HTTP, without the headers that report limits. It has `status` unless the application
     /// sets another.
-    pub(super) fn into_http<B: From<String>>(
-        self,
-        status: u16,
-        retry_after: Option<u64>,
-    ) -> Response<B> {
-        let mut response = Response::new(B::from(self.body));
+    fn into_http(self, status: u16, retry_after: Option<u64>) -> Response<String> {
+        let mut response = Response::new(self.body);
         *response.status_mut() = status_code(self.status.unwrap_or(status));
         let headers = response.headers_mut();
         headers.extend(self.headers);

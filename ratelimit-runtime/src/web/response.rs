@@ -7,7 +7,7 @@ use http::{HeaderValue, Request, Response, StatusCode};
 
 use super::accept::prefers_json;
 use super::middleware::{self, ServerRequest};
-use super::rejected::{self, RejectedRequest, TextResponse, returned, status_code};
+use super::rejected::{self, returned, status_code};
 use crate::reply::Rejection;
 
 /// Responds to rejected requests over HTTP: with plain text, or with problem details in JSON (RFC 9457) if
@@ -27,46 +27,30 @@ pub trait ResponseFormat<B>: sealed::BuildResponse<B> {}
 impl<F: sealed::BuildResponse<B>, B> ResponseFormat<B> for F {}
 
 mod sealed {
-    use super::{RejectedRequest, Response, TextResponse};
-
     #[allow(unreachable_pub, reason = "it seals a public trait")]
     pub trait BuildResponse<B> {
-        /// Builds the response, without the headers that report limits.
-        fn build(rejected: &RejectedRequest<'_>) -> Response<B>;
+        /// Whether each request is a gRPC request, whatever its content type.
+        const IS_GRPC: bool;
 
-        /// Builds the response to a request without a key.
-        fn refuse(response: TextResponse, is_grpc: bool) -> Response<B>;
+        /// Returns the body with this text. Over gRPC, the text is empty: the status is in the headers.
+        fn body(text: String) -> B;
     }
 }
 
 impl<B: From<String>> sealed::BuildResponse<B> for Http {
-    fn build(rejected: &RejectedRequest<'_>) -> Response<B> {
-        #[cfg(feature = "tonic")]
-        if rejected.log.is_grpc {
-            let response = super::tonic::response::<()>(rejected.rejection());
-            return response.map(|()| B::from(String::new()));
-        }
-        rejected.response()
-    }
+    const IS_GRPC: bool = false;
 
-    #[cfg_attr(not(feature = "tonic"), allow(unused_variables, reason = "gRPC is of tonic"))]
-    fn refuse(response: TextResponse, is_grpc: bool) -> Response<B> {
-        #[cfg(feature = "tonic")]
-        if is_grpc {
-            return super::tonic::refuse::<()>(response).map(|()| B::from(String::new()));
-        }
-        response.into_http(400, None)
+    fn body(text: String) -> B {
+        text.into()
     }
 }
 
 #[cfg(feature = "tonic")]
 impl<B: Default> sealed::BuildResponse<B> for Grpc {
-    fn build(rejected: &RejectedRequest<'_>) -> Response<B> {
-        super::tonic::response(rejected.rejection())
-    }
+    const IS_GRPC: bool = true;
 
-    fn refuse(response: TextResponse, _: bool) -> Response<B> {
-        super::tonic::refuse(response)
+    fn body(_: String) -> B {
+        B::default()
     }
 }
 
@@ -75,7 +59,7 @@ impl<B: Default> sealed::BuildResponse<B> for Grpc {
 /// in a spawned task, the body is plain text, and the response has the headers of the limit that rejected the call.
 impl<B: From<String>> From<Rejection> for Response<B> {
     fn from(rejection: Rejection) -> Self {
-        middleware::respond(&rejection, <Http as sealed::BuildResponse<B>>::build)
+        middleware::respond(&rejection).map(B::from)
     }
 }
 

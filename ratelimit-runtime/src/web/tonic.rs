@@ -91,15 +91,15 @@ impl From<&Rejection> for Status {
     }
 }
 
-/// Builds the response of a rejected request, without the headers that report limits.
-pub(super) fn response<B: Default>(rejection: &Rejection) -> Response<B> {
-    let mut response = Status::from(rejection).into_http();
+/// Builds the response of a request that is not handled, without the headers that report limits.
+pub(super) fn response(status: Status) -> Response<String> {
+    let mut response = status.into_http();
     response.headers_mut().insert(CACHE_CONTROL, NO_STORE);
     response
 }
 
-/// Builds the response to a request without a key.
-pub(super) fn refuse<B: Default>(response: TextResponse) -> Response<B> {
+/// Returns the status of a request without a key.
+pub(super) fn refusal(response: TextResponse) -> Status {
     let code = match response.status.unwrap_or(400) {
         400 => Code::InvalidArgument,
         401 => Code::Unauthenticated,
@@ -109,9 +109,7 @@ pub(super) fn refuse<B: Default>(response: TextResponse) -> Response<B> {
         503 => Code::Unavailable,
         _ => Code::Unknown,
     };
-    let mut response = Status::new(code, response.body).into_http();
-    response.headers_mut().insert(CACHE_CONTROL, NO_STORE);
-    response
+    Status::new(code, response.body)
 }
 
 /// Returns whether `request` is a gRPC or gRPC-Web request, by its method and content type.
