@@ -7,6 +7,7 @@
 //! smallest weight, and that weight: so a key with a large share of the rejections stays, however many other keys are
 //! rejected (the algorithm "space saving", in each set).
 
+use std::cmp::Reverse;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -147,10 +148,7 @@ impl RejectedKeys {
         let entries = table.iter().flatten().filter(|entry| !entry.is_free(now));
         let mut keys: Vec<_> = entries.map(|entry| entry.shown.clone()).collect();
         drop(table);
-        keys.sort_by(|one, other| {
-            let order = |key: &RejectedKey| (key.rejected, key.last);
-            order(other).cmp(&order(one)).then_with(|| one.key.cmp(&other.key))
-        });
+        keys.sort_by_cached_key(|key| (Reverse((key.rejected, key.last)), key.key.clone()));
         keys.truncate(most);
         keys
     }

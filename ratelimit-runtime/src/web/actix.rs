@@ -210,7 +210,7 @@ where
             let mut response = response.map_into_left_body();
             let mut head = http_head(response.response().head());
             config.finish(&scope, &mut head);
-            copy_written(&head.headers, response.headers_mut());
+            *response.headers_mut() = actix_headers(&head.headers);
             let (is_at_end, slots) =
                 (response.response().body().size().is_eof(), take(&mut scope.permits));
             Ok(response.map_body(|_, body| HeldBody::new(body, slots, is_at_end)))
@@ -288,29 +288,12 @@ fn http_head(head: &ResponseHead) -> Parts {
     parts
 }
 
-/// Copies the headers that a middleware has written.
-fn copy_written(from: &http::HeaderMap, to: &mut HeaderMap) {
-    for name in from.keys() {
-        let values = || from.get_all(name).into_iter().map(http::HeaderValue::as_bytes);
-        let Ok(name) = HeaderName::from_bytes(name.as_str().as_bytes()) else { continue };
-        if values().eq(to.get_all(&name).map(HeaderValue::as_bytes)) {
-            continue;
-        }
-        to.remove(&name);
-        for value in values().filter_map(|value| HeaderValue::from_bytes(value).ok()) {
-            to.append(name.clone(), value);
-        }
-    }
-}
-
 /// Converts the response of a rejected request.
 fn actix_response(response: http::Response<String>) -> HttpResponse {
     let (head, body) = response.into_parts();
-    let mut response = HttpResponse::build(status_code(head.status.as_u16()));
-    for (name, value) in &head.headers {
-        response.append_header((name.as_str(), value.as_bytes()));
-    }
-    response.body(body)
+    let mut response = HttpResponse::build(status_code(head.status.as_u16())).body(body);
+    *response.headers_mut() = actix_headers(&head.headers);
+    response
 }
 
 fn status_code(status: u16) -> StatusCode {
@@ -321,6 +304,14 @@ fn http_headers(headers: &HeaderMap) -> http::HeaderMap {
     let convert = |(name, value): (&HeaderName, &HeaderValue)| {
         let name = http::HeaderName::from_bytes(name.as_str().as_bytes()).ok()?;
         Some((name, http::HeaderValue::from_bytes(value.as_bytes()).ok()?))
+    };
+    headers.iter().filter_map(convert).collect()
+}
+
+fn actix_headers(headers: &http::HeaderMap) -> HeaderMap {
+    let convert = |(name, value): (&http::HeaderName, &http::HeaderValue)| {
+        let name = HeaderName::from_bytes(name.as_str().as_bytes()).ok()?;
+        Some((name, HeaderValue::from_bytes(value.as_bytes()).ok()?))
     };
     headers.iter().filter_map(convert).collect()
 }
@@ -339,40 +330,28 @@ impl ServerRequest for ServiceRequest {
     }
 }
 
-impl RequestAccess for HttpRequest {
-    fn peer(&self) -> Option<IpAddr> {
-        self.peer_addr().map(|address| address.ip())
-    }
+/// Gives access to a request before and after its body is taken: both types have the same methods.
+macro_rules! accessed {
+    ($($request:ty),+) => {$(
+        impl RequestAccess for $request {
+            fn peer(&self) -> Option<IpAddr> {
+                self.peer_addr().map(|address| address.ip())
+            }
 
-    fn lines<'a>(&'a self, name: &str) -> impl Iterator<Item = &'a [u8]> + use<'a> {
-        self.headers().get_all(name).map(HeaderValue::as_bytes)
-    }
+            fn lines<'a>(&'a self, name: &str) -> impl Iterator<Item = &'a [u8]> + use<'a> {
+                self.headers().get_all(name).map(HeaderValue::as_bytes)
+            }
 
-    fn extension<T: Clone + Send + Sync + 'static>(&self) -> Option<T> {
-        self.extensions().get().cloned()
-    }
+            fn extension<T: Clone + Send + Sync + 'static>(&self) -> Option<T> {
+                self.extensions().get().cloned()
+            }
 
-    fn clients(&self) -> Option<Clients> {
-        let of_application =
-            || self.app_data::<web::Data<Clients>>().map(|clients| (***clients).clone());
-        self.extension().or_else(of_application)
-    }
+            fn clients(&self) -> Option<Clients> {
+                let of_application = || self.app_data::<web::Data<Clients>>();
+                self.extension().or_else(|| of_application().map(|clients| (***clients).clone()))
+            }
+        }
+    )+};
 }
 
-impl RequestAccess for ServiceRequest {
-    fn peer(&self) -> Option<IpAddr> {
-        self.request().peer()
-    }
-
-    fn lines<'a>(&'a self, name: &str) -> impl Iterator<Item = &'a [u8]> + use<'a> {
-        self.request().lines(name)
-    }
-
-    fn extension<T: Clone + Send + Sync + 'static>(&self) -> Option<T> {
-        self.request().extension()
-    }
-
-    fn clients(&self) -> Option<Clients> {
-        self.request().clients()
-    }
-}
+accessed!(HttpRequest, ServiceRequest);
