@@ -309,7 +309,7 @@ mod tests {
     use crate::limit::Limit;
 
     fn bytes(key: &dyn Key) -> Vec<u8> {
-        OwnedKey::of(key).bytes().to_vec()
+        text_of(key).to_vec()
     }
 
     fn text(key: &dyn Key) -> String {

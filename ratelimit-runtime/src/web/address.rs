@@ -93,15 +93,13 @@ impl Clients {
     pub fn behind_proxies<N: AsRef<str>>(
         proxies: impl IntoIterator<Item = N>,
     ) -> Result<Self, ParseNetworkError> {
-        let network = |text: &str| match text.parse::<IpAddr>() {
-            Ok(address) => Ok(IpNet::from(address.to_canonical())),
-            Err(_) => match text.parse().map(canonical) {
-                Ok(network) if network.prefix_len() < FEWEST_BITS => {
-                    Err(ParseNetworkError::new(text, HAS_CLIENTS))
-                }
-                Ok(network) => Ok(network),
+        let network = |text: &str| {
+            let address = text.parse().map(|address: IpAddr| address.into());
+            match address.or_else(|_| text.parse()).map(canonical) {
+                Ok(network) if network.prefix_len() >= FEWEST_BITS => Ok(network),
+                Ok(_) => Err(ParseNetworkError::new(text, HAS_CLIENTS)),
                 Err(_) => Err(ParseNetworkError::new(text, IS_NO_NETWORK)),
-            },
+            }
         };
         let trusted = proxies.into_iter().map(|proxy| network(proxy.as_ref()));
         Ok(Self { trusted: trusted.collect::<Result<_, _>>()?, ..Self::direct() })

@@ -9,7 +9,6 @@ use http::response::Parts;
 
 use super::address::Clients;
 use super::headers;
-use super::obey::{Obedience, ObeyedRequest};
 use super::rejected::BodyFn;
 use crate::check::{AdmittedCall, AnyPart, CallFuture, Part, undecided};
 use crate::key::{Key, KeyWriter, OwnedKey};
@@ -156,21 +155,13 @@ impl<R, E> LayerConfig<R, E> {
     /// (`benches/all -- layer`). If this process decides, the check is ready at once, unless the call waits. A call to
     /// Redis is sent when the check is polled.
     ///
-    /// If there is a `first`, it receives the first limit of the request, with its key.
+    /// `keep` receives each limit of the request, with its key.
     pub(super) fn start(
         &self,
         request: &R,
         check: &mut Option<CallFuture<AdmittedCall>>,
-        mut first: Option<&mut FirstLimit>,
+        mut keep: impl FnMut(&Limit, &dyn Key),
     ) -> Result<(), E> {
-        let mut keep = |limit: &Limit, key: &dyn Key| {
-            // A limit that remembers has the id of the request as its key.
-            if !limit.policy().once
-                && let Some(first) = first.take()
-            {
-                *first = Some((*limit, OwnedKey::of(key)));
-            }
-        };
         if let ([only], [_]) = (&*self.sources, &*self.fixed) {
             // Saves copying the key (`benches/all -- layer`).
             return only(request, &mut |limit, key, cost| {
@@ -212,22 +203,6 @@ impl<R, E> LayerConfig<R, E> {
             start,
             |error| CallFuture::decided(undecided(first, error).map(AdmittedCall::from)),
         )
-    }
-}
-
-/// The first limit of a request, and its key there.
-pub(super) type FirstLimit = Option<(Limit, OwnedKey)>;
-
-impl<R, E> LayerConfig<R, E> {
-    /// Begins a request to a service that is obeyed; `None` if it has no limit, or no limiter.
-    pub(super) fn obeyed(
-        &self,
-        obedience: &Arc<Obedience>,
-        first: FirstLimit,
-    ) -> Option<ObeyedRequest> {
-        let (limit, key) = first.filter(|(limit, _)| !limit.policy().shadow)?;
-        let begin = |limiter: &RateLimiter| Some(obedience.begin(limiter, limit, key));
-        limiter::with_current(self.limiter.as_ref(), || limit.policy().scope, begin, |_| None)
     }
 }
 

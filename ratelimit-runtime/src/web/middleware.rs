@@ -84,7 +84,7 @@ impl<R: ServerRequest> LayerConfig<R, TextResponse> {
             scope.log.limits.clear();
             scope.undecided = None;
         } else {
-            scope.log.sync_scope(|| self.start(request, &mut scope.check, None))?;
+            scope.log.sync_scope(|| self.start(request, &mut scope.check, |_, _| ()))?;
         }
         Ok(match &mut scope.check {
             None => Some(Ok(None)),

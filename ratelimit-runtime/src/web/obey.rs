@@ -19,8 +19,8 @@ use tokio::sync::{Notify, Semaphore};
 use super::service_limits::{RemainingRequests, ServiceLimits};
 use crate::clock::before;
 use crate::key::{KeyId, OwnedKey};
-use crate::limit::{Limit, Name};
-use crate::limiter::RateLimiter;
+use crate::limit::Limit;
+use crate::limiter::{self, RateLimiter};
 use crate::reply::Rejection;
 use crate::threads::{Mutex, lock};
 
@@ -91,13 +91,16 @@ impl Obedience {
         Arc::new(Self { at_most, services: Mutex::default() })
     }
 
-    /// Begins a request that `limit` limits by `key`.
+    /// Begins a request that `limit` limits by `key`; `None` if there is no limiter. Without `given`, uses the current
+    /// one.
     pub(super) fn begin(
         &self,
-        limiter: &RateLimiter,
+        given: Option<&RateLimiter>,
         limit: Limit,
         key: OwnedKey,
-    ) -> ObeyedRequest {
+    ) -> Option<ObeyedRequest> {
+        let scope = || limit.policy().scope;
+        let limiter = limiter::with_current(given, scope, |it| Some(it.clone()), |_| None)?;
         let backend = &limiter.checker().backend;
         let (key_id, arrived) = (backend.key_id(limit.terms(), &key), backend.clock().steady());
         let mut services = lock(&self.services);
@@ -111,8 +114,8 @@ impl Obedience {
         }
         let service = Arc::clone(service);
         let answered = lock(&service.pace).answered;
-        let (at_most, limiter) = (self.at_most, limiter.clone());
-        ObeyedRequest { at_most, service, limiter, limit, key, arrived, answered, number: None }
+        let (at_most, number) = (self.at_most, None);
+        Some(ObeyedRequest { at_most, service, limiter, limit, key, arrived, answered, number })
     }
 }
 
@@ -174,7 +177,7 @@ impl ObeyedRequest {
                     Ok(()) => return Ok(self.with_pace(Pace::sent_one)),
                     Err(rejection) if now >= deadline => return Err(rejection),
                     Err(Rejection::Blocked { decision, .. }) => {
-                        self.blocked(decision.retry_after);
+                        self.pause(decision.retry_after);
                         continue;
                     }
                     Err(rejection) => {
@@ -199,18 +202,17 @@ impl ObeyedRequest {
         self.limiter.check(&self.limit_of(gap), &self.key, 1).await.map(drop)
     }
 
-    /// Returns whether a rejection is by the limit whose key the service counts by.
-    pub(super) fn is_by_limit(&self, name: Name) -> bool {
-        name == self.limit.terms().identity.name
-    }
-
-    /// Learns that the key was blocked when this request came.
-    pub(super) fn blocked(&self, retry_after: Duration) {
-        self.pause(retry_after.min(self.at_most));
+    /// Learns from a rejection of this request whether the key was blocked by which the service counts.
+    pub(super) fn rejected(&self, rejection: &Rejection) {
+        if let Rejection::Blocked { name, decision, .. } = rejection
+            && *name == self.limit.terms().identity.name
+        {
+            self.pause(decision.retry_after);
+        }
     }
 
     fn pause(&self, pause: Duration) {
-        let now = self.now();
+        let (now, pause) = (self.now(), pause.min(self.at_most));
         self.with_pace(|pace| {
             pace.heard = pace.newest;
             let before = if pace.is_paused { pace.until } else { 0 };
@@ -223,11 +225,10 @@ impl ObeyedRequest {
     pub(super) async fn obey(&self, limits: ServiceLimits) {
         let (now, at_most) = (self.now(), self.at_most);
         if let Some(pause) = limits.pause {
-            let pause = pause.min(at_most);
             self.pause(pause);
             self.with_pace(|pace| pace.is_blocking = true);
             // Without Redis, the block holds for this process.
-            let _ = self.limiter.block(&self.limit, &self.key, pause).await;
+            let _ = self.limiter.block(&self.limit, &self.key, pause.min(at_most)).await;
             // Requests that came meanwhile have found a key that was not blocked yet.
             return self.with_pace(|pace| {
                 pace.is_blocking = false;

@@ -4,13 +4,14 @@
 
 use std::fmt;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, ready};
 
 use pin_project_lite::pin_project;
 
 use crate::check::Permit;
 use crate::printing::debug_by_name;
+use crate::threads::{Mutex, lock};
 
 /// The slots that the layers around a handler hold for its request. It is in the extensions of the
 /// request.
@@ -104,10 +105,6 @@ impl HeldSlots {
 /// Takes the permits for which `is_taken` returns true.
 fn take(permits: &SharedPermits, is_taken: impl Fn(&Permit) -> bool) -> Vec<Permit> {
     lock(permits).extract_if(.., |permit| is_taken(permit)).collect()
-}
-
-fn lock(permits: &SharedPermits) -> MutexGuard<'_, Vec<Permit>> {
-    permits.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 pin_project! {
