@@ -60,8 +60,7 @@ pub struct RejectedKey {
 #[derive(Default)]
 #[repr(align(64))]
 pub(crate) struct RejectedKeys {
-    /// The second of the last rejection, and the number of rejections in it.
-    second: AtomicU64,
+    /// The second of the last rejection in the upper half, and the number of rejections in it.
     calls: AtomicU64,
     /// Empty until a call is rejected.
     entries: Mutex<Vec<Option<Entry>>>,
@@ -82,18 +81,14 @@ impl RejectedKeys {
     /// `at` is the time of the call, by the clock of this process.
     #[inline]
     pub(crate) fn weight(&self, at: u64) -> Option<u64> {
-        let second = at / SECOND_US;
-        if self.second.load(Ordering::Relaxed) != second {
-            self.second.store(second, Ordering::Relaxed);
-            self.calls.store(0, Ordering::Relaxed);
-        }
-        let call = self.calls.load(Ordering::Relaxed);
+        let (second, last) = (at / SECOND_US, self.calls.load(Ordering::Relaxed));
+        let call = if last >> 32 == second { last } else { second << 32 };
         self.calls.store(call + 1, Ordering::Relaxed);
-        if call < EXACT {
+        if call % (1 << 32) < EXACT {
             return Some(1);
         }
         // Samples at equal distances could all be of one key.
-        let mixed = (second << 32 | call).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        let mixed = call.wrapping_mul(0x9E37_79B9_7F4A_7C15);
         let random = (mixed ^ mixed >> 32).wrapping_mul(0xD6E8_FEB8_6659_FD93) >> 32;
         random.is_multiple_of(SAMPLED).then_some(SAMPLED)
     }

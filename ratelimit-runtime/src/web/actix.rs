@@ -55,10 +55,10 @@ use http::Request;
 use http::response::Parts;
 
 use super::address::Clients;
-use super::address::sealed::RequestAccess;
+use super::address::RequestAccess;
 use super::config::LayerConfig;
 use super::middleware::{ServerRequest, respond};
-use super::rejected::{RejectedRequest, TextResponse};
+use super::rejected::TextResponse;
 use super::settings::{body_setting, limit_settings, server_settings};
 use super::slots::{HeldBody, NO_LAYER_HOLDS};
 use super::{Client, RequestSlots, rejected};
@@ -185,23 +185,16 @@ where
     S: Service<ServiceRequest, Response = ServiceResponse<B>, Error = Error>,
     B: MessageBody + 'static,
 {
-    let unhandled = |response, request: ServiceRequest| {
+    let mut scope = config.scope(&mut request, false);
+    let admission = if let Some(admission) = config.start_check(&mut request, &mut scope) {
+        admission
+    } else {
+        let checked = poll_fn(|context| scope.poll_check(context)).await;
+        config.conclude(&mut request, &mut scope, checked)
+    };
+    if let Err(response) = admission {
         let response = request.into_response(actix_response(response)).map_into_right_body();
-        response.map_body(|_, body| HeldBody::free(body))
-    };
-    let mut scope = config.scope(&mut request);
-    let decided = match config.start_check(&request, &mut scope) {
-        Err(refused) => return Ok(unhandled(refused.refusal(false), request)),
-        Ok(Some(decided)) => decided,
-        Ok(None) => poll_fn(|context| scope.poll_check(context)).await,
-    };
-    match decided {
-        Ok(decision) => config.admit(&scope, decision, &mut request),
-        Err(rejection) => {
-            let mut rejected = RejectedRequest::new(&rejection, &scope.log).response();
-            config.write_headers(&scope, rejected.headers_mut());
-            return Ok(unhandled(rejected, request));
-        }
+        return Ok(response.map_body(|_, body| HeldBody::free(body)));
     }
     let mut handler = pin!(service.call(request));
     let response = poll_fn(|context| scope.log.sync_scope(|| handler.as_mut().poll(context))).await;

@@ -18,12 +18,12 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use super::config::LayerConfig;
-use super::middleware::{RequestDecision, RequestScope};
+use super::middleware::{Admission, RequestScope};
 use super::outbound::OutboundLayer;
-use super::rejected::{RejectedRequest, TextResponse};
+use super::rejected::TextResponse;
 use super::response::{Http, ResponseFormat};
 use super::settings::{body_setting, limit_settings, server_settings};
-use super::slots::HeldBody;
+use super::slots::{HeldBody, HeldSlots};
 use super::unread::UnreadBody;
 use crate::printing::debug_by_name;
 
@@ -270,15 +270,13 @@ where
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let (mut parts, body) = request.into_parts();
         let layer = self.layer.clone();
-        let mut scope = layer.config.scope(&mut parts);
-        let stage = match layer.config.start_check(&parts, &mut scope) {
+        let mut scope = layer.config.scope(&mut parts, F::IS_GRPC);
+        let stage = match layer.config.start_check(&mut parts, &mut scope) {
             // The usual request needs no clone of the service.
-            Ok(Some(decided)) => layer.conclude(&mut scope, decided, &mut self.inner, parts, body),
-            Ok(None) => RequestStage::Arrived { request: Some((self.take_ready(), parts, body)) },
-            Err(response) => {
-                let response = response.refusal(F::IS_GRPC || scope.log.is_grpc);
-                RequestStage::unhandled(response.map(F::body), &parts, body)
+            Some(admission) => {
+                go_on::<_, F, _, _>(&mut scope, admission, &mut self.inner, parts, body)
             }
+            None => RequestStage::Arrived { request: Some((self.take_ready(), parts, body)) },
         };
         if let RequestStage::Unhandled { .. } = stage {
             drop(self.take_ready());
@@ -287,34 +285,29 @@ where
     }
 }
 
-impl<F> RateLimitLayer<F> {
-    /// Calls the service, which is ready, with an admitted request, or responds to a rejected one.
-    // Inlined, because a call copies the request (`benches/all -- layer`).
-    #[inline]
-    fn conclude<S, B: Body, C>(
-        &self,
-        scope: &mut RequestScope,
-        decided: RequestDecision,
-        service: &mut S,
-        mut parts: Parts,
-        body: B,
-    ) -> RequestStage<S, S::Future, S::Response, B>
-    where
-        S: Service<Request<B>, Response = Response<C>>,
-        F: ResponseFormat<C>,
-    {
-        match decided {
-            Ok(decision) => {
-                self.config.admit(scope, decision, &mut parts);
-                let request = Request::from_parts(parts, body);
-                RequestStage::Admitted { handler: scope.log.sync_scope(|| service.call(request)) }
-            }
-            Err(rejection) => {
-                scope.log.is_grpc |= F::IS_GRPC;
-                let mut response = RejectedRequest::new(&rejection, &scope.log).response();
-                self.config.write_headers(scope, response.headers_mut());
-                RequestStage::unhandled(response.map(F::body), &parts, body)
-            }
+/// Calls the service, which is ready, with an admitted request, or responds to another one.
+// Inlined, because a call copies the request (`benches/all -- layer`).
+#[inline]
+fn go_on<S, F, B, C>(
+    scope: &mut RequestScope,
+    admission: Admission,
+    service: &mut S,
+    parts: Parts,
+    body: B,
+) -> RequestStage<S, S::Future, S::Response, B>
+where
+    S: Service<Request<B>, Response = Response<C>>,
+    F: ResponseFormat<C>,
+    B: Body,
+{
+    match admission {
+        Ok(()) => {
+            let request = Request::from_parts(parts, body);
+            RequestStage::Admitted { handler: scope.log.sync_scope(|| service.call(request)) }
+        }
+        Err(response) => {
+            let unread = UnreadBody::of(&parts, body);
+            RequestStage::Unhandled { response: Some(response.map(F::body)), unread }
         }
     }
 }
@@ -352,12 +345,6 @@ pin_project! {
     }
 }
 
-impl<S, H, R, B: Body> RequestStage<S, H, R, B> {
-    fn unhandled(response: R, request: &Parts, body: B) -> Self {
-        Self::Unhandled { response: Some(response), unread: UnreadBody::of(request, body) }
-    }
-}
-
 impl<S, F, B, C> Future for ResponseFuture<S, F, B>
 where
     S: Service<Request<B>, Response = Response<C>>,
@@ -373,23 +360,20 @@ where
         loop {
             let next = match this.stage.as_mut().project() {
                 RequestStageProjection::Arrived { request } => {
-                    let decided = ready!(scope.poll_check(context));
-                    let (mut service, parts, body) = request.take().expect(COMPLETED);
-                    this.layer.conclude(scope, decided, &mut service, parts, body)
+                    let checked = ready!(scope.poll_check(context));
+                    let (mut service, mut parts, body) = request.take().expect(COMPLETED);
+                    let admission = config.conclude(&mut parts, scope, checked);
+                    go_on::<_, F, _, _>(scope, admission, &mut service, parts, body)
                 }
                 RequestStageProjection::Admitted { handler } => {
                     let result = ready!(scope.log.sync_scope(|| handler.poll(context)));
-                    let finished = result.map(|response| {
-                        let (mut head, body) = response.into_parts();
-                        config.finish(scope, &mut head);
-                        (head, body)
-                    });
                     // An error frees the slots.
-                    let slots = mem::take(&mut scope.permits);
-                    return Poll::Ready(finished.map(|(head, body)| {
-                        let is_at_end = body.is_end_stream();
-                        Response::from_parts(head, HeldBody::new(body, slots, is_at_end))
-                    }));
+                    let finished = result.inspect_err(|_| scope.permits = HeldSlots::default());
+                    let (mut head, body) = finished?.into_parts();
+                    config.finish(scope, &mut head);
+                    let (slots, is_at_end) = (mem::take(&mut scope.permits), body.is_end_stream());
+                    let body = HeldBody::new(body, slots, is_at_end);
+                    return Poll::Ready(Ok(Response::from_parts(head, body)));
                 }
                 RequestStageProjection::Unhandled { response, unread } => {
                     if let Some(unread) = unread {

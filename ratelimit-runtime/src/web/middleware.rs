@@ -2,20 +2,20 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
 use http::header::{CACHE_CONTROL, RETRY_AFTER};
 use http::response::Parts;
 use http::{HeaderMap, Request, Response, StatusCode};
 
 use super::accept::prefers_json;
-use super::address::sealed::RequestAccess;
+use super::address::RequestAccess;
 use super::config::{CountFn, LayerConfig, ServerSettings};
 use super::headers::{self, NO_STORE};
 use super::rejected::{CustomBody, RejectedRequest, TextResponse};
 use super::slots::{HeldSlots, RequestSlots};
 use crate::check::{AdmittedCall, CallFuture, Permit};
-use crate::reply::{Decision, Rejection};
+use crate::reply::Rejection;
 use crate::report::request_log::{self, LoggedLimit, RequestLog};
 
 /// A request of a server, in the type of a framework.
@@ -45,14 +45,19 @@ pub(crate) struct RequestScope {
     check: Option<CallFuture<AdmittedCall>>,
     /// The method and the path of the request, if a limit must decide about it.
     undecided: Option<String>,
+    /// Whether the response to the request is one of gRPC if the request is not handled.
+    is_grpc: bool,
 }
 
-/// The decision about a request; `None` if it has no limits.
-pub(crate) type RequestDecision = Result<Option<Decision>, Rejection>;
+/// `Ok` if a request is handled, or the response to one that is not.
+pub(crate) type Admission = Result<(), Response<String>>;
+
+/// The result of a check of a request; `None` if the request has no limits.
+type CheckedRequest = Result<Option<AdmittedCall>, Rejection>;
 
 impl<R: ServerRequest> LayerConfig<R, TextResponse> {
-    /// Returns the scope of a request that has arrived.
-    pub(crate) fn scope(&self, request: &mut R) -> RequestScope {
+    /// Returns the scope of a request that has arrived. If the middleware `is_grpc`, each request is one of gRPC.
+    pub(crate) fn scope(&self, request: &mut R, is_grpc: bool) -> RequestScope {
         let ServerSettings { clients, body, requires_decision, log, .. } = &self.server;
         if let Some(clients) = clients {
             request.insert(clients.clone());
@@ -70,42 +75,60 @@ impl<R: ServerRequest> LayerConfig<R, TextResponse> {
             let head = request.head();
             format!("{} {}", head.method(), head.uri().path())
         });
-        RequestScope { log, permits: HeldSlots::default(), check: None, undecided }
+        let is_grpc = is_grpc || log.is_grpc;
+        RequestScope { log, permits: HeldSlots::default(), check: None, undecided, is_grpc }
     }
 
-    /// Starts the check of a request. Returns the decision; `None` while there is none. The error is the response to a
-    /// request whose limits cannot be chosen.
+    /// Starts the check of a request. Returns `None` while there is no decision.
     pub(crate) fn start_check(
         &self,
-        request: &R,
+        request: &mut R,
         scope: &mut RequestScope,
-    ) -> Result<Option<RequestDecision>, TextResponse> {
+    ) -> Option<Admission> {
         if self.is_exempt(request) {
             scope.log.limits.clear();
             scope.undecided = None;
         } else {
-            scope.log.sync_scope(|| self.start(request, &mut scope.check, |_, _| ()))?;
-        }
-        Ok(match &mut scope.check {
-            None => Some(Ok(None)),
-            Some(CallFuture::Decided(decided)) => {
-                decided.take().map(|decided| scope.keep(decided.map_err(|it| *it)))
+            let start = || self.start(request, &mut scope.check, |_, _| ());
+            if let Err(refused) = scope.log.sync_scope(start) {
+                return Some(Err(refused.refusal(scope.is_grpc)));
             }
-            Some(CallFuture::Pending(_)) => None,
-        })
+        }
+        let checked = match &mut scope.check {
+            None => Ok(None),
+            Some(CallFuture::Decided(decided)) => decided.take()?.map(Some).map_err(|it| *it),
+            Some(CallFuture::Pending(_)) => return None,
+        };
+        Some(self.conclude(request, scope, checked))
     }
 
-    /// Puts into the extensions of an admitted request what its handler finds there: the decision, and its slots with
-    /// those of the layers outside of this one, which are there already.
-    pub(crate) fn admit(&self, scope: &RequestScope, decision: Option<Decision>, request: &mut R) {
+    /// Ends the check of a request. Keeps the permits of an admitted one until its response, and puts into its
+    /// extensions what its handler finds there: the decision, and its slots with those of the layers outside of this
+    /// one, which are there already.
+    pub(crate) fn conclude(
+        &self,
+        request: &mut R,
+        scope: &mut RequestScope,
+        checked: CheckedRequest,
+    ) -> Admission {
+        let admitted = checked.map_err(|rejection| {
+            scope.log.is_grpc = scope.is_grpc;
+            let mut response = RejectedRequest::new(&rejection, &scope.log).response();
+            self.write_headers(scope, response.headers_mut());
+            response
+        })?;
+        if let Some(call) = admitted {
+            scope.permits = HeldSlots::of(call.permits);
+            if let Some(expose) = self.expose {
+                expose(request, call.decision);
+            }
+        }
         if self.may_hold() {
             let mut slots = request.extension::<RequestSlots>().unwrap_or_default();
             slots.add(&scope.permits);
             request.insert(slots);
         }
-        if let (Some(expose), Some(decision)) = (self.expose, decision) {
-            expose(request, decision);
-        }
+        Ok(())
     }
 
     /// Gives the charges of rates back if the response does not count. `counts` applies the setting to the response.
@@ -142,7 +165,7 @@ impl<R: ServerRequest> LayerConfig<R, TextResponse> {
     }
 
     /// Adds the headers that report the limits of a request. An outer middleware reports them beside its own.
-    pub(crate) fn write_headers(&self, scope: &RequestScope, headers: &mut HeaderMap) {
+    fn write_headers(&self, scope: &RequestScope, headers: &mut HeaderMap) {
         if request_log::with_current(|outer| outer.join(&scope.log)).is_some() {
             return;
         }
@@ -156,17 +179,9 @@ impl<R: ServerRequest> LayerConfig<R, TextResponse> {
 
 impl RequestScope {
     /// Polls the check of the request.
-    pub(crate) fn poll_check(&mut self, context: &mut Context<'_>) -> Poll<RequestDecision> {
+    pub(crate) fn poll_check(&mut self, context: &mut Context<'_>) -> Poll<CheckedRequest> {
         let Some(check) = &mut self.check else { return Poll::Ready(Ok(None)) };
-        let decided = ready!(self.log.sync_scope(|| Pin::new(check).poll(context)));
-        Poll::Ready(self.keep(decided))
-    }
-
-    /// Keeps the permits of the request until its response.
-    fn keep(&mut self, decided: Result<AdmittedCall, Rejection>) -> RequestDecision {
-        let call = decided?;
-        self.permits = HeldSlots::of(call.permits);
-        Ok(Some(call.decision))
+        self.log.sync_scope(|| Pin::new(check).poll(context)).map_ok(Some)
     }
 }
 

@@ -113,26 +113,22 @@ pub struct Obeyed<T> {
 }
 
 /// What an [`OutboundLayer`] does with responses of type `T`. This trait is sealed.
-pub trait ReadResponse<T>: sealed::Read<T> {}
+pub trait ReadResponse<T>: Read<T> {}
 
-impl<T, O: sealed::Read<T>> ReadResponse<T> for O {}
+impl<T, O: Read<T>> ReadResponse<T> for O {}
 
-mod sealed {
-    use super::Obeyed;
-
-    #[allow(unreachable_pub, reason = "it seals a public trait")]
-    pub trait Read<T>: Clone + Send + 'static {
-        fn obeyed(&self) -> Option<&Obeyed<T>>;
-    }
+#[allow(unreachable_pub, reason = "it seals a public trait")]
+pub trait Read<T>: Clone + Send + 'static {
+    fn obeyed(&self) -> Option<&Obeyed<T>>;
 }
 
-impl<T> sealed::Read<T> for Unread {
+impl<T> Read<T> for Unread {
     fn obeyed(&self) -> Option<&Obeyed<T>> {
         None
     }
 }
 
-impl<T: 'static> sealed::Read<T> for Obeyed<T> {
+impl<T: 'static> Read<T> for Obeyed<T> {
     fn obeyed(&self) -> Option<&Self> {
         Some(self)
     }

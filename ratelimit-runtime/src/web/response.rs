@@ -22,22 +22,20 @@ pub struct Grpc;
 
 /// The format in which a layer responds to rejected requests, with bodies of type `B`: [`Http`] or `Grpc`. This
 /// trait is sealed.
-pub trait ResponseFormat<B>: sealed::BuildResponse<B> {}
+pub trait ResponseFormat<B>: BuildResponse<B> {}
 
-impl<F: sealed::BuildResponse<B>, B> ResponseFormat<B> for F {}
+impl<F: BuildResponse<B>, B> ResponseFormat<B> for F {}
 
-mod sealed {
-    #[allow(unreachable_pub, reason = "it seals a public trait")]
-    pub trait BuildResponse<B> {
-        /// Whether each request is a gRPC request, whatever its content type.
-        const IS_GRPC: bool;
+#[allow(unreachable_pub, reason = "it seals a public trait")]
+pub trait BuildResponse<B> {
+    /// Whether each request is a gRPC request, whatever its content type.
+    const IS_GRPC: bool;
 
-        /// Returns the body with this text. Over gRPC, the text is empty: the status is in the headers.
-        fn body(text: String) -> B;
-    }
+    /// Returns the body with this text. Over gRPC, the text is empty: the status is in the headers.
+    fn body(text: String) -> B;
 }
 
-impl<B: From<String>> sealed::BuildResponse<B> for Http {
+impl<B: From<String>> BuildResponse<B> for Http {
     const IS_GRPC: bool = false;
 
     fn body(text: String) -> B {
@@ -46,7 +44,7 @@ impl<B: From<String>> sealed::BuildResponse<B> for Http {
 }
 
 #[cfg(feature = "tonic")]
-impl<B: Default> sealed::BuildResponse<B> for Grpc {
+impl<B: Default> BuildResponse<B> for Grpc {
     const IS_GRPC: bool = true;
 
     fn body(_: String) -> B {
