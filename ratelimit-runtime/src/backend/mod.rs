@@ -35,7 +35,8 @@ pub(crate) struct Backend {
     pub(crate) owner: Option<Arc<Owner>>,
     /// Notified when units in flight of this process may have been lost.
     in_flight_changed: Notify,
-    outages: OutageLog,
+    /// The time of the last report of a failure of the shared store; 0 if it decides.
+    outage_reported: AtomicU64,
     pub(crate) settings: BackendSettings,
     pub(crate) background: Arc<Background>,
     rejected_keys: RejectedKeys,
@@ -65,14 +66,14 @@ impl Backend {
         let notices = Notices::new(shared.is_some() && settings.caches_rejections);
         let owner = shared.as_ref();
         let owner = owner.map(|shared| Owner::new(shared, &notices, &background, local.clock()));
-        let (in_flight_changed, outages, rejected_keys) = Default::default();
+        let (in_flight_changed, outage_reported, rejected_keys) = Default::default();
         Self {
             local,
             shared,
             notices,
             owner,
             in_flight_changed,
-            outages,
+            outage_reported,
             settings,
             background,
             rejected_keys,
@@ -209,7 +210,7 @@ impl Backend {
         }
         let name = calls.charges.first().map_or("", |charge| charge.terms.identity.name);
         // The reply can hold slots.
-        foreign(|| self.outages.record(self.clock(), name, self.on_error(policy), &result));
+        foreign(|| self.report_outage(name, policy, &result));
         result
     }
 
@@ -380,41 +381,28 @@ impl<'a> MergedCounts<'a> {
 /// The shortest time between two events.
 const PAUSE: Duration = Duration::from_secs(10);
 
-#[derive(Default)]
-struct OutageLog {
-    /// The time of the last report of a failure; 0 if the store decides.
-    reported: AtomicU64,
-}
-
-impl OutageLog {
-    /// Records the result of a request about the limit `name`.
-    fn record<T>(
-        &self,
-        clock: &Clock,
-        name: &str,
-        on_error: OnError,
-        result: &Result<T, StoreError>,
-    ) {
-        let reported = self.reported.load(Relaxed);
+impl Backend {
+    /// Reports a request about the limit `name` that the shared store does not decide, and the first one that it decides
+    /// again.
+    fn report_outage<T>(&self, name: &str, policy: Policy, result: &Result<T, StoreError>) {
+        let reported = self.outage_reported.load(Relaxed);
         if reported == 0 && result.is_ok() {
             return;
         }
-        let now = clock.local();
+        let now = self.clock().local();
         if reported > 0 && now.saturating_sub(reported) < PAUSE.as_micros() as u64 {
             return;
         }
         let next = if result.is_ok() { 0 } else { now.max(1) };
-        if self.reported.compare_exchange(reported, next, Relaxed, Relaxed).is_err() {
+        if self.outage_reported.compare_exchange(reported, next, Relaxed, Relaxed).is_err() {
             return;
         }
         match result {
-            Err(error) => report::outage(name, on_error, error),
+            Err(error) => report::outage(name, self.on_error(policy), error),
             Ok(_) => report::outage_ended(),
         }
     }
-}
 
-impl Backend {
     /// Counts a call that was rejected at `at`, by the clock of this process. `key_id` is the id of its key under the
     /// identity of `limit`. Few calls of a flood call `key`.
     #[inline]

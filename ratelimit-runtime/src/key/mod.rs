@@ -107,39 +107,24 @@ impl Key for () {
     }
 }
 
-impl Key for str {
-    #[inline(always)]
-    fn write(&self, out: &mut KeyWriter<'_>) {
-        out.bytes(self.as_bytes());
-    }
+macro_rules! of_bytes {
+    ($([$($parameter:tt)*] $type:ty: |$value:ident| $bytes:expr;)*) => {$(
+        impl<$($parameter)*> Key for $type {
+            #[inline(always)]
+            fn write(&self, out: &mut KeyWriter<'_>) {
+                let $value = self;
+                out.bytes($bytes);
+            }
+        }
+    )*};
 }
 
-impl Key for [u8] {
-    #[inline]
-    fn write(&self, out: &mut KeyWriter<'_>) {
-        out.bytes(self);
-    }
-}
-
-impl<const N: usize> Key for [u8; N] {
-    #[inline]
-    fn write(&self, out: &mut KeyWriter<'_>) {
-        out.bytes(self);
-    }
-}
-
-impl Key for char {
-    #[inline]
-    fn write(&self, out: &mut KeyWriter<'_>) {
-        out.bytes(self.encode_utf8(&mut [0; 4]).as_bytes());
-    }
-}
-
-impl Key for bool {
-    #[inline]
-    fn write(&self, out: &mut KeyWriter<'_>) {
-        out.bytes(if *self { b"true" } else { b"false" });
-    }
+of_bytes! {
+    [] str: |text| text.as_bytes();
+    [] [u8]: |bytes| bytes;
+    [const N: usize] [u8; N]: |bytes| bytes;
+    [] char: |character| character.encode_utf8(&mut [0; 4]).as_bytes();
+    [] bool: |value| if *value { b"true" } else { b"false" };
 }
 
 macro_rules! integers {

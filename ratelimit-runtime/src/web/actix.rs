@@ -169,50 +169,42 @@ where
         self.service.poll_ready(context)
     }
 
-    fn call(&self, request: ServiceRequest) -> Self::Future {
+    fn call(&self, mut request: ServiceRequest) -> Self::Future {
         let (config, service) = (Arc::clone(&self.config), Rc::clone(&self.service));
-        Box::pin(async move { handle(&config, &*service, request).await })
-    }
-}
-
-/// Limits and handles a request.
-async fn handle<S, B>(
-    config: &ActixConfig,
-    service: &S,
-    mut request: ServiceRequest,
-) -> Result<ServiceResponse<HeldBody<EitherBody<B>>>, Error>
-where
-    S: Service<ServiceRequest, Response = ServiceResponse<B>, Error = Error>,
-    B: MessageBody + 'static,
-{
-    let mut scope = config.scope(&mut request, false);
-    let admission = if let Some(admission) = config.start_check(&mut request, &mut scope) {
-        admission
-    } else {
-        let checked = poll_fn(|context| scope.poll_check(context)).await;
-        config.conclude(&mut request, &mut scope, checked)
-    };
-    if let Err(response) = admission {
-        let response = request.into_response(actix_response(response)).map_into_right_body();
-        return Ok(response.map_body(|_, body| HeldBody::free(body)));
-    }
-    let mut handler = pin!(service.call(request));
-    let response = poll_fn(|context| scope.log.sync_scope(|| handler.as_mut().poll(context))).await;
-    match response {
-        Ok(response) => {
-            let mut response = response.map_into_left_body();
-            let mut head = http_head(response.response().head());
-            config.finish(&scope, &mut head);
-            *response.headers_mut() = actix_headers(&head.headers);
-            let (is_at_end, slots) =
-                (response.response().body().size().is_eof(), take(&mut scope.permits));
-            Ok(response.map_body(|_, body| HeldBody::new(body, slots, is_at_end)))
-        }
-        Err(error) => {
-            // The error becomes this response outside of this middleware.
-            config.settle(&scope, |counts| counts(&http_head(error.error_response().head())));
-            Err(error)
-        }
+        Box::pin(async move {
+            let mut scope = config.scope(&mut request, false);
+            let admission = if let Some(admission) = config.start_check(&mut request, &mut scope) {
+                admission
+            } else {
+                let checked = poll_fn(|context| scope.poll_check(context)).await;
+                config.conclude(&mut request, &mut scope, checked)
+            };
+            if let Err(response) = admission {
+                let response =
+                    request.into_response(actix_response(response)).map_into_right_body();
+                return Ok(response.map_body(|_, body| HeldBody::free(body)));
+            }
+            let mut handler = pin!(service.call(request));
+            let response =
+                poll_fn(|context| scope.log.sync_scope(|| handler.as_mut().poll(context))).await;
+            match response {
+                Ok(response) => {
+                    let mut response = response.map_into_left_body();
+                    let mut head = http_head(response.response().head());
+                    config.finish(&scope, &mut head);
+                    *response.headers_mut() = actix_headers(&head.headers);
+                    let (is_at_end, slots) =
+                        (response.response().body().size().is_eof(), take(&mut scope.permits));
+                    Ok(response.map_body(|_, body| HeldBody::new(body, slots, is_at_end)))
+                }
+                Err(error) => {
+                    // The error becomes this response outside of this middleware.
+                    config
+                        .settle(&scope, |counts| counts(&http_head(error.error_response().head())));
+                    Err(error)
+                }
+            }
+        })
     }
 }
 
@@ -257,7 +249,7 @@ pub fn route(request: &ServiceRequest) -> String {
 /// has the headers of the limit that rejected the request.
 impl ResponseError for Rejection {
     fn status_code(&self) -> StatusCode {
-        status_code(rejected::status(self))
+        StatusCode::from_u16(rejected::status(self)).unwrap_or_default()
     }
 
     fn error_response(&self) -> HttpResponse<BoxBody> {
@@ -284,13 +276,10 @@ fn http_head(head: &ResponseHead) -> Parts {
 /// Converts the response of a rejected request.
 fn actix_response(response: http::Response<String>) -> HttpResponse {
     let (head, body) = response.into_parts();
-    let mut response = HttpResponse::build(status_code(head.status.as_u16())).body(body);
+    let status = StatusCode::from_u16(head.status.as_u16()).unwrap_or_default();
+    let mut response = HttpResponse::with_body(status, body).map_into_boxed_body();
     *response.headers_mut() = actix_headers(&head.headers);
     response
-}
-
-fn status_code(status: u16) -> StatusCode {
-    StatusCode::from_u16(status).unwrap_or(StatusCode::SERVICE_UNAVAILABLE)
 }
 
 fn http_headers(headers: &HeaderMap) -> http::HeaderMap {

@@ -104,12 +104,8 @@ impl<R, E> LayerConfig<R, E> {
              `RateLimiter::acquire`",
             limit.name()
         );
-        if limit.is_in_flight() {
-            self.set_settled();
-        } else if self.settles {
-            assert_settles(&limit);
-        }
         self.fixed.push(limit);
+        self.settle_if(limit.is_in_flight());
         self.server.log.expect(&limit);
         self.server.policy = headers::policy(&self.server.log);
         self.sources.push(Arc::new(move |request, put| {
@@ -131,14 +127,21 @@ impl<R, E> LayerConfig<R, E> {
         }));
     }
 
-    /// Makes charges that can be settled.
+    /// Makes charges that can be settled if a setting or a limit needs it.
     ///
     /// # Panics
     ///
-    /// If a limit has a lease.
-    pub(super) fn set_settled(&mut self) {
-        self.fixed.iter().for_each(assert_settles);
-        self.settles = true;
+    /// If the charges are settled, and a limit has a lease.
+    pub(super) fn settle_if(&mut self, is_needed: bool) {
+        self.settles |= is_needed;
+        if let Some(limit) = self.fixed.iter().find(|limit| self.settles && limit.leases()) {
+            panic!(
+                "`{}` has a lease, and leased units belong to no request, so a layer with `count_if` or with a limit \
+                 of calls in flight cannot give them back: remove the lease, or add the limit to another layer or \
+                 middleware",
+                limit.name()
+            );
+        }
     }
 
     /// Returns whether a request can hold slots.
@@ -204,16 +207,6 @@ impl<R, E> LayerConfig<R, E> {
             |error| CallFuture::decided(undecided(first, error).map(AdmittedCall::from)),
         )
     }
-}
-
-/// Asserts that charges of a limit can be settled.
-fn assert_settles(limit: &Limit) {
-    assert!(
-        !limit.leases(),
-        "`{}` has a lease, and leased units belong to no request, so a layer with `count_if` or with a limit of calls \
-         in flight cannot give them back: remove the lease, or add the limit to another layer or middleware",
-        limit.name()
-    );
 }
 
 // Not derived: a request type need not implement `Clone`.

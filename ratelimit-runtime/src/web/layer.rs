@@ -18,7 +18,7 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use super::config::LayerConfig;
-use super::middleware::{Admission, RequestScope};
+use super::middleware::RequestScope;
 use super::outbound::OutboundLayer;
 use super::rejected::TextResponse;
 use super::response::{Http, ResponseFormat};
@@ -273,42 +273,14 @@ where
         let mut scope = layer.config.scope(&mut parts, F::IS_GRPC);
         let stage = match layer.config.start_check(&mut parts, &mut scope) {
             // The usual request needs no clone of the service.
-            Some(admission) => {
-                go_on::<_, F, _, _>(&mut scope, admission, &mut self.inner, parts, body)
+            Some(Ok(())) => RequestStage::admitted(&mut scope, &mut self.inner, parts, body),
+            Some(Err(response)) => {
+                drop(self.take_ready());
+                RequestStage::unhandled(response.map(F::body), &parts, body)
             }
             None => RequestStage::Arrived { request: Some((self.take_ready(), parts, body)) },
         };
-        if let RequestStage::Unhandled { .. } = stage {
-            drop(self.take_ready());
-        }
         ResponseFuture { stage, scope, layer }
-    }
-}
-
-/// Calls the service, which is ready, with an admitted request, or responds to another one.
-// Inlined, because a call copies the request (`benches/all -- layer`).
-#[inline]
-fn go_on<S, F, B, C>(
-    scope: &mut RequestScope,
-    admission: Admission,
-    service: &mut S,
-    parts: Parts,
-    body: B,
-) -> RequestStage<S, S::Future, S::Response, B>
-where
-    S: Service<Request<B>, Response = Response<C>>,
-    F: ResponseFormat<C>,
-    B: Body,
-{
-    match admission {
-        Ok(()) => {
-            let request = Request::from_parts(parts, body);
-            RequestStage::Admitted { handler: scope.log.sync_scope(|| service.call(request)) }
-        }
-        Err(response) => {
-            let unread = UnreadBody::of(&parts, body);
-            RequestStage::Unhandled { response: Some(response.map(F::body)), unread }
-        }
     }
 }
 
@@ -345,6 +317,20 @@ pin_project! {
     }
 }
 
+impl<S: Service<Request<B>>, B: Body> RequestStage<S, S::Future, S::Response, B> {
+    /// Calls the service, which is ready.
+    // Inlined, because a call copies the request (`benches/all -- layer`).
+    #[inline]
+    fn admitted(scope: &mut RequestScope, service: &mut S, parts: Parts, body: B) -> Self {
+        let request = Request::from_parts(parts, body);
+        Self::Admitted { handler: scope.log.sync_scope(|| service.call(request)) }
+    }
+
+    fn unhandled(response: S::Response, request: &Parts, body: B) -> Self {
+        Self::Unhandled { response: Some(response), unread: UnreadBody::of(request, body) }
+    }
+}
+
 impl<S, F, B, C> Future for ResponseFuture<S, F, B>
 where
     S: Service<Request<B>, Response = Response<C>>,
@@ -362,8 +348,12 @@ where
                 RequestStageProjection::Arrived { request } => {
                     let checked = ready!(scope.poll_check(context));
                     let (mut service, mut parts, body) = request.take().expect(COMPLETED);
-                    let admission = config.conclude(&mut parts, scope, checked);
-                    go_on::<_, F, _, _>(scope, admission, &mut service, parts, body)
+                    match config.conclude(&mut parts, scope, checked) {
+                        Ok(()) => RequestStage::admitted(scope, &mut service, parts, body),
+                        Err(response) => {
+                            RequestStage::unhandled(response.map(F::body), &parts, body)
+                        }
+                    }
                 }
                 RequestStageProjection::Admitted { handler } => {
                     let result = ready!(scope.log.sync_scope(|| handler.poll(context)));

@@ -113,7 +113,8 @@ impl<R: ServerRequest> LayerConfig<R, TextResponse> {
     ) -> Admission {
         let admitted = checked.map_err(|rejection| {
             scope.log.is_grpc = scope.is_grpc;
-            let mut response = RejectedRequest::new(&rejection, &scope.log).response();
+            let mut response =
+                RejectedRequest { rejection: &rejection, log: &scope.log }.response();
             self.write_headers(scope, response.headers_mut());
             response
         })?;
@@ -193,16 +194,11 @@ pub(crate) fn respond(rejection: &Rejection) -> Response<String> {
         log.clone()
     };
     if let Some(log) = request_log::with_current(recorded) {
-        return RejectedRequest::new(rejection, &log).response();
+        return RejectedRequest { rejection, log: &log }.response();
     }
     let mut log = RequestLog::default();
     log.reject(rejection);
-    let mut response = RejectedRequest::new(rejection, &log).response();
+    let mut response = RejectedRequest { rejection, log: &log }.response();
     headers::write(response.headers_mut(), &log, headers::policy(&log));
     response
-}
-
-/// Records a rejection that becomes a response without headers, for the middleware that adds them.
-pub(crate) fn note(rejection: &Rejection) {
-    request_log::with_current(|log| log.reject(rejection));
 }

@@ -12,8 +12,8 @@ use crate::report::request_log::{self, RequestLog};
 /// A rejected request: the argument of a [`rejection_body`](super::RateLimitLayer::rejection_body) function.
 #[derive(Clone, Copy, Debug)]
 pub struct RejectedRequest<'a> {
-    rejection: &'a Rejection,
-    log: &'a RequestLog,
+    pub(super) rejection: &'a Rejection,
+    pub(super) log: &'a RequestLog,
 }
 
 /// The body of a rejection that the application sets, and the request that it shows.
@@ -27,10 +27,6 @@ pub(crate) struct CustomBody {
 pub(crate) type BodyFn = Arc<dyn Fn(&RejectedRequest<'_>) -> TextResponse + Send + Sync>;
 
 impl<'a> RejectedRequest<'a> {
-    pub(crate) fn new(rejection: &'a Rejection, log: &'a RequestLog) -> Self {
-        Self { rejection, log }
-    }
-
     /// Returns why the request was rejected.
     #[must_use]
     pub fn rejection(&self) -> &'a Rejection {

@@ -9,6 +9,7 @@ use super::accept::prefers_json;
 use super::middleware::{self, ServerRequest};
 use super::rejected::{self, returned, status_code};
 use crate::reply::Rejection;
+use crate::report::request_log;
 
 /// Responds to rejected requests over HTTP: with plain text, or with problem details in JSON (RFC 9457) if
 /// the client prefers JSON. With feature `tonic`, a gRPC request gets the response of [`Grpc`].
@@ -66,7 +67,8 @@ impl<B: From<String>> From<Rejection> for Response<B> {
 /// `Cache-Control`. Elsewhere, the response has none of them.
 impl From<Rejection> for StatusCode {
     fn from(rejection: Rejection) -> Self {
-        middleware::note(&rejection);
+        // For the layer that adds the headers.
+        request_log::with_current(|log| log.reject(&rejection));
         status_code(rejected::status(&rejection))
     }
 }

@@ -132,7 +132,7 @@ macro_rules! server_settings {
             counts: impl Fn(&http::response::Parts) -> bool + Send + Sync + 'static,
         ) -> Self {
             self.configure(|config| {
-                config.set_settled();
+                config.settle_if(true);
                 config.server.count_if = Some(std::sync::Arc::new(counts));
             })
         }
