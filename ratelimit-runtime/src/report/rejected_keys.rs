@@ -30,8 +30,8 @@ const SAMPLED: u64 = 64;
 
 const SECOND_US: u64 = 1_000_000;
 
-/// How long a key without a rejection stays in the table, in microseconds.
-const STAYS_US: u64 = 600_000_000;
+/// How long a key without a rejection stays in the table.
+const STAYS: Duration = Duration::from_secs(600);
 
 /// A key of which a limit has rejected calls: [`Operator::rejected_keys`](crate::Operator::rejected_keys).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,8 +71,6 @@ struct Entry {
     key_id: KeyId,
     /// The rejections of this key, and those of the keys whose entry it has taken.
     weight: u64,
-    /// The time of the last rejection.
-    last: u64,
     shown: RejectedKey,
 }
 
@@ -103,7 +101,7 @@ impl RejectedKeys {
         calls: u64,
         key: impl FnOnce() -> String,
     ) {
-        let mut table = self.table();
+        let (mut table, at) = (self.table(), time(at));
         table.resize_with(SETS * WAYS, || None);
         let set = (key_id.bits() >> 72) as usize % SETS;
         let entries = &mut table[set * WAYS..][..WAYS];
@@ -114,8 +112,7 @@ impl RejectedKeys {
         if let Some(entry) = entries.iter_mut().flatten().find(is_known) {
             entry.weight += calls;
             entry.shown.rejected += calls;
-            entry.last = entry.last.max(at);
-            entry.shown.last = time(entry.last);
+            entry.shown.last = entry.shown.last.max(at);
             return;
         }
         let weight = |entry: &Option<Entry>| {
@@ -128,10 +125,10 @@ impl RejectedKeys {
             key: key(),
             is_shadow,
             rejected: calls,
-            since: time(at),
-            last: time(at),
+            since: at,
+            last: at,
         };
-        *entry = Some(Entry { key_id, weight: weight(entry) + calls, last: at, shown });
+        *entry = Some(Entry { key_id, weight: weight(entry) + calls, shown });
         if !limit.is_trial() {
             registry::see(limit);
         }
@@ -139,7 +136,7 @@ impl RejectedKeys {
 
     /// Returns the keys with the most rejected calls, the first ones first. `now` is the present time.
     pub(crate) fn most(&self, most: usize, now: u64) -> Vec<RejectedKey> {
-        let table = self.table();
+        let (table, now) = (self.table(), time(now));
         let entries = table.iter().flatten().filter(|entry| !entry.is_free(now));
         let mut keys: Vec<_> = entries.map(|entry| entry.shown.clone()).collect();
         drop(table);
@@ -155,8 +152,8 @@ impl RejectedKeys {
 
 impl Entry {
     /// Returns whether another key can have this entry, whatever its weight.
-    fn is_free(&self, now: u64) -> bool {
-        self.last.saturating_add(STAYS_US) < now
+    fn is_free(&self, now: SystemTime) -> bool {
+        now.duration_since(self.shown.last).is_ok_and(|passed| passed > STAYS)
     }
 }
 
@@ -169,6 +166,7 @@ fn time(micros: u64) -> SystemTime {
 mod tests {
     use super::*;
 
+    const STAYS_US: u64 = STAYS.as_micros() as u64;
     const LIMIT: Limit = Limit::fixed("rejecting", 1, Duration::from_secs(60));
 
     fn reject(keys: &RejectedKeys, key: u64, at: u64) {

@@ -38,7 +38,6 @@
 //! implements `From<Rejection>` and `ResponseError`.
 
 use std::future::{Future, Ready, poll_fn, ready};
-use std::mem::take;
 use std::net::IpAddr;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
@@ -191,10 +190,9 @@ where
                 Ok(response) => {
                     let mut response = response.map_into_left_body();
                     let mut head = http_head(response.response().head());
-                    config.finish(&scope, &mut head);
+                    let slots = config.finish(&mut scope, &mut head);
                     *response.headers_mut() = actix_headers(&head.headers);
-                    let (is_at_end, slots) =
-                        (response.response().body().size().is_eof(), take(&mut scope.permits));
+                    let is_at_end = response.response().body().size().is_eof();
                     Ok(response.map_body(|_, body| HeldBody::new(body, slots, is_at_end)))
                 }
                 Err(error) => {

@@ -360,8 +360,8 @@ where
                     // An error frees the slots.
                     let finished = result.inspect_err(|_| scope.permits = HeldSlots::default());
                     let (mut head, body) = finished?.into_parts();
-                    config.finish(scope, &mut head);
-                    let (slots, is_at_end) = (mem::take(&mut scope.permits), body.is_end_stream());
+                    let (slots, is_at_end) =
+                        (config.finish(scope, &mut head), body.is_end_stream());
                     let body = HeldBody::new(body, slots, is_at_end);
                     return Poll::Ready(Ok(Response::from_parts(head, body)));
                 }

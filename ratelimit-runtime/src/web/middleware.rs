@@ -1,5 +1,6 @@
 //! The part of a rate-limiting middleware that is the same in every framework. `layer` (tower) and `actix` call it.
 
+use std::mem::take;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -142,11 +143,12 @@ impl<R: ServerRequest> LayerConfig<R, TextResponse> {
     }
 
     /// Ends an admitted request: settles its charges by its response, and adds the headers that report the limits.
+    /// Returns its slots, which the body of the response holds.
     ///
     /// # Panics
     ///
     /// If a limit had to decide about the request, and none has.
-    pub(crate) fn finish(&self, scope: &RequestScope, head: &mut Parts) {
+    pub(crate) fn finish(&self, scope: &mut RequestScope, head: &mut Parts) -> HeldSlots {
         if let Some(request) = &scope.undecided {
             assert!(
                 scope.log.has_decided,
@@ -163,6 +165,7 @@ impl<R: ServerRequest> LayerConfig<R, TextResponse> {
             head.headers.entry(CACHE_CONTROL).or_insert(NO_STORE);
         }
         self.write_headers(scope, &mut head.headers);
+        take(&mut scope.permits)
     }
 
     /// Adds the headers that report the limits of a request. An outer middleware reports them beside its own.
