@@ -44,7 +44,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use actix_web::body::{BoxBody, EitherBody, MessageBody};
+use actix_web::body::{BodySize, BoxBody, EitherBody, MessageBody};
 use actix_web::dev::{Payload, ResponseHead, Service, ServiceRequest, ServiceResponse, Transform};
 use actix_web::error::ErrorInternalServerError;
 use actix_web::http::StatusCode;
@@ -203,6 +203,24 @@ where
                 }
             }
         })
+    }
+}
+
+impl<B: MessageBody> MessageBody for HeldBody<B> {
+    type Error = B::Error;
+
+    fn size(&self) -> BodySize {
+        self.body.size()
+    }
+
+    fn poll_next(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<web::Bytes, B::Error>>> {
+        let this = self.project();
+        let chunk = std::task::ready!(this.body.poll_next(context));
+        this.slots.free_after(chunk.as_ref(), false);
+        Poll::Ready(chunk)
     }
 }
 

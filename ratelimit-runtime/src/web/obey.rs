@@ -65,8 +65,6 @@ struct Pace {
     /// earlier request says what was before, and one to a request before a pause does not end it.
     newest: u64,
     heard: u64,
-    /// The number of responses without a pause.
-    answered: u64,
     has_changed: bool,
 }
 
@@ -81,7 +79,8 @@ pub(super) struct ObeyedRequest {
     limit: Limit,
     key: OwnedKey,
     arrived: u64,
-    answered: u64,
+    /// The number of the newest request whose response counted when this one arrived.
+    heard: u64,
     /// Its number, once it is sent.
     number: Option<u64>,
 }
@@ -113,9 +112,9 @@ impl Obedience {
             *service = Arc::default();
         }
         let service = Arc::clone(service);
-        let answered = lock(&service.pace).answered;
+        let heard = lock(&service.pace).heard;
         let (at_most, number) = (self.at_most, None);
-        Some(ObeyedRequest { at_most, service, limiter, limit, key, arrived, answered, number })
+        Some(ObeyedRequest { at_most, service, limiter, limit, key, arrived, heard, number })
     }
 }
 
@@ -143,7 +142,7 @@ impl ObeyedRequest {
             // Nothing was heard of the service meanwhile: another process may have paused for it.
             if waited >= micros(PROBE)
                 && pace.until <= now
-                && (pace.sent, pace.answered) == (0, self.answered)
+                && (pace.sent, pace.heard) == (0, self.heard)
             {
                 pace.probe(now);
             }
@@ -238,7 +237,6 @@ impl ObeyedRequest {
         self.with_pace(|pace| {
             let Some(number) = self.number.filter(|number| *number > pace.heard) else { return };
             pace.heard = number;
-            pace.answered += 1;
             let Some(requests) = limits.requests else {
                 return pace.set(Duration::ZERO, None, now + micros(PROBED));
             };

@@ -95,7 +95,7 @@ impl HeldSlots {
     }
 
     /// Frees the slots, unless the handler has taken them, if nothing follows `item`, the next part of a body.
-    fn free_after<T, E>(&mut self, item: Option<&Result<T, E>>, is_at_end: bool) {
+    pub(super) fn free_after<T, E>(&mut self, item: Option<&Result<T, E>>, is_at_end: bool) {
         if is_at_end || !matches!(item, Some(Ok(_))) {
             self.0 = None;
         }
@@ -113,8 +113,8 @@ pin_project! {
     /// axum boxes it, as it boxes each body that is not its own.
     pub struct HeldBody<B> {
         #[pin]
-        body: B,
-        slots: HeldSlots,
+        pub(super) body: B,
+        pub(super) slots: HeldSlots,
     }
 }
 
@@ -151,25 +151,6 @@ impl<B: http_body::Body> http_body::Body for HeldBody<B> {
 
     fn size_hint(&self) -> http_body::SizeHint {
         self.body.size_hint()
-    }
-}
-
-#[cfg(feature = "actix")]
-impl<B: actix_web::body::MessageBody> actix_web::body::MessageBody for HeldBody<B> {
-    type Error = B::Error;
-
-    fn size(&self) -> actix_web::body::BodySize {
-        self.body.size()
-    }
-
-    fn poll_next(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<actix_web::web::Bytes, B::Error>>> {
-        let this = self.project();
-        let chunk = ready!(this.body.poll_next(context));
-        this.slots.free_after(chunk.as_ref(), false);
-        Poll::Ready(chunk)
     }
 }
 
