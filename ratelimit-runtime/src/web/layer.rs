@@ -261,7 +261,8 @@ where
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let (mut parts, body) = request.into_parts();
         let layer = self.layer.clone();
-        let mut scope = layer.config.scope(&mut parts, F::IS_GRPC);
+        let is_grpc = F::is_grpc(&parts);
+        let mut scope = layer.config.scope(&mut parts, is_grpc);
         let stage = match layer.config.start_check(&mut parts, &mut scope) {
             // The usual request needs no clone of the service.
             Some(Ok(())) => RequestStage::admitted(&mut scope, &mut self.inner, parts, body),

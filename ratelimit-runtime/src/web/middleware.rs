@@ -27,10 +27,6 @@ pub(crate) trait ServerRequest: RequestAccess {
     /// Puts a value into the extensions of the request.
     fn insert<T: Clone + Send + Sync + 'static>(&mut self, value: T);
 
-    fn is_grpc(&self) -> bool {
-        false
-    }
-
     /// Returns whether the client prefers JSON to plain text.
     fn prefers_json(&self) -> bool {
         prefers_json(self.lines("accept"))
@@ -46,8 +42,6 @@ pub(crate) struct RequestScope {
     check: Option<CallFuture<AdmittedCall>>,
     /// The method and the path of the request, if a limit must decide about it.
     undecided: Option<String>,
-    /// Whether the response to the request is one of gRPC if the request is not handled.
-    is_grpc: bool,
 }
 
 /// `Ok` if a request is handled, or the response to one that is not.
@@ -57,7 +51,7 @@ pub(crate) type Admission = Result<(), Response<String>>;
 type CheckedRequest = Result<Option<AdmittedCall>, Rejection>;
 
 impl<R: ServerRequest> LayerConfig<R, TextResponse> {
-    /// Returns the scope of a request that has arrived. If the middleware `is_grpc`, each request is one of gRPC.
+    /// Returns the scope of a request that has arrived. If it `is_grpc`, the response to its rejection is a status.
     pub(crate) fn scope(&self, request: &mut R, is_grpc: bool) -> RequestScope {
         let ServerSettings { clients, body, requires_decision, log, .. } = &self.server;
         if let Some(clients) = clients {
@@ -70,14 +64,13 @@ impl<R: ServerRequest> LayerConfig<R, TextResponse> {
         let outer = || request_log::with_current(|log| log.body.clone())?;
         let mut log = Box::new(log.clone());
         log.prefers_json = request.prefers_json();
-        log.is_grpc = request.is_grpc();
+        log.is_grpc = is_grpc;
         log.body = custom.map(|body| Arc::new(body) as _).or_else(outer);
         let undecided = requires_decision.then(|| {
             let head = request.head();
             format!("{} {}", head.method(), head.uri().path())
         });
-        let is_grpc = is_grpc || log.is_grpc;
-        RequestScope { log, permits: HeldSlots::default(), check: None, undecided, is_grpc }
+        RequestScope { log, permits: HeldSlots::default(), check: None, undecided }
     }
 
     /// Starts the check of a request. Returns `None` while there is no decision.
@@ -92,7 +85,11 @@ impl<R: ServerRequest> LayerConfig<R, TextResponse> {
         } else {
             let start = || self.start(request, &mut scope.check, |_, _| ());
             if let Err(refused) = scope.log.sync_scope(start) {
-                return Some(Err(refused.refusal(scope.is_grpc)));
+                #[cfg(feature = "tonic")]
+                if scope.log.is_grpc {
+                    return Some(Err(super::tonic::refuse(refused)));
+                }
+                return Some(Err(refused.into_http(400, None)));
             }
         }
         let checked = match &mut scope.check {
@@ -113,7 +110,6 @@ impl<R: ServerRequest> LayerConfig<R, TextResponse> {
         checked: CheckedRequest,
     ) -> Admission {
         let admitted = checked.map_err(|rejection| {
-            scope.log.is_grpc = scope.is_grpc;
             let mut response =
                 RejectedRequest { rejection: &rejection, log: &scope.log }.response();
             self.write_headers(scope, response.headers_mut());

@@ -212,19 +212,9 @@ impl TextResponse {
         self
     }
 
-    /// Returns the response to a request without a key.
-    #[cfg_attr(not(feature = "tonic"), allow(unused_variables, reason = "gRPC is of tonic"))]
-    pub(super) fn refusal(self, is_grpc: bool) -> Response<String> {
-        #[cfg(feature = "tonic")]
-        if is_grpc {
-            return super::tonic::response(super::tonic::refusal(self));
-        }
-        self.into_http(400, None)
-    }
-
     /// Returns the response over HTTP, without the headers that report limits. It has `status` unless the application
     /// sets another.
-    fn into_http(self, status: u16, retry_after: Option<u64>) -> Response<String> {
+    pub(super) fn into_http(self, status: u16, retry_after: Option<u64>) -> Response<String> {
         let mut response = Response::new(self.body);
         *response.status_mut() = status_code(self.status.unwrap_or(status));
         let headers = response.headers_mut();

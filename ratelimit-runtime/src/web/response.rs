@@ -1,9 +1,9 @@
 //! Responses of the `http` crate: of the tower layer, and of a [`Rejection`] that axum or another server
 //! turns into a response.
 
-use http::header::ACCEPT;
+use http::header::{ACCEPT, CONTENT_TYPE};
 use http::request::Parts;
-use http::{HeaderValue, Request, Response, StatusCode};
+use http::{HeaderValue, Method, Request, Response, StatusCode};
 
 use super::accept::prefers_json;
 use super::middleware::{self, ServerRequest};
@@ -24,15 +24,23 @@ impl<F: BuildResponse<B>, B> ResponseFormat<B> for F {}
 
 #[allow(unreachable_pub, reason = "it seals a public trait")]
 pub trait BuildResponse<B> {
-    /// Whether each request is a gRPC request, whatever its content type.
-    const IS_GRPC: bool;
+    /// Returns whether the response to `request` is one of gRPC.
+    fn is_grpc(request: &Parts) -> bool;
 
     /// Returns the body with this text. Over gRPC, the text is empty: the status is in the headers.
     fn body(text: String) -> B;
 }
 
 impl<B: From<String>> BuildResponse<B> for Http {
-    const IS_GRPC: bool = false;
+    /// Of a gRPC or gRPC-Web request, by its method and content type.
+    fn is_grpc(request: &Parts) -> bool {
+        if !cfg!(feature = "tonic") || request.method != Method::POST {
+            return false;
+        }
+        let kind = request.headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes);
+        let rest = kind.and_then(|kind| kind.strip_prefix(b"application/grpc"));
+        rest.is_some_and(|rest| matches!(rest, [] | [b'+' | b';', ..]) || rest.starts_with(b"-web"))
+    }
 
     fn body(text: String) -> B {
         text.into()
@@ -79,11 +87,6 @@ impl ServerRequest for Parts {
 
     fn insert<T: Clone + Send + Sync + 'static>(&mut self, value: T) {
         self.extensions.insert(value);
-    }
-
-    #[cfg(feature = "tonic")]
-    fn is_grpc(&self) -> bool {
-        super::tonic::is_grpc(self)
     }
 
     // Its own, because a name that is a constant is not parsed (`benches/all -- layer`).

@@ -42,9 +42,9 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use http::header::CACHE_CONTROL;
 use http::request::Parts;
-use http::{Extensions, HeaderMap, HeaderValue, Method, Response};
+use http::{Extensions, HeaderMap, Response};
 use tonic::metadata::MetadataMap;
 use tonic::transport::server::TcpConnectInfo;
 use tonic::{Code, Request, Status};
@@ -63,7 +63,9 @@ use crate::report::request_log;
 pub struct Grpc;
 
 impl<B: Default> BuildResponse<B> for Grpc {
-    const IS_GRPC: bool = true;
+    fn is_grpc(_: &Parts) -> bool {
+        true
+    }
 
     fn body(_: String) -> B {
         B::default()
@@ -127,8 +129,8 @@ pub(super) fn response(status: Status) -> Response<String> {
     response
 }
 
-/// Returns the status of a request without a key.
-pub(super) fn refusal(response: TextResponse) -> Status {
+/// Builds the response to a request without a key.
+pub(super) fn refuse(response: TextResponse) -> Response<String> {
     let code = match response.status.unwrap_or(400) {
         400 => Code::InvalidArgument,
         401 => Code::Unauthenticated,
@@ -138,16 +140,7 @@ pub(super) fn refusal(response: TextResponse) -> Status {
         503 => Code::Unavailable,
         _ => Code::Unknown,
     };
-    Status::new(code, response.body)
-}
-
-/// Returns whether `request` is a gRPC or gRPC-Web request, by its method and content type.
-pub(super) fn is_grpc(request: &Parts) -> bool {
-    let kind = request.headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes);
-    let rest = kind.and_then(|kind| kind.strip_prefix(b"application/grpc"));
-    request.method == Method::POST
-        && rest
-            .is_some_and(|rest| matches!(rest, [] | [b'+' | b';', ..]) || rest.starts_with(b"-web"))
+    self::response(Status::new(code, response.body))
 }
 
 /// Returns the address of the peer of the connection.
