@@ -18,7 +18,7 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use super::config::LayerConfig;
-use super::middleware::RequestScope;
+use super::middleware::{RequestScope, ServerRequest};
 use super::outbound::OutboundLayer;
 use super::rejected::TextResponse;
 use super::response::{Http, ResponseFormat};
