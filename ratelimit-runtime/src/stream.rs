@@ -101,10 +101,10 @@ impl<S: Stream> Stream for RateLimited<S> {
     fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = self.project();
         if this.item.is_none() {
-            *this.item = ready!(this.stream.poll_next(context));
-        }
-        if this.item.is_none() {
-            return Poll::Ready(None);
+            let Some(item) = ready!(this.stream.poll_next(context)) else {
+                return Poll::Ready(None);
+            };
+            *this.item = Some(item);
         }
         let start = |wait| take_unit(this.limiter.clone(), *this.limit, this.key.clone(), wait);
         let result = ready!(this.turn.get_or_insert_with(|| start(None)).as_mut().poll(context));

@@ -301,11 +301,9 @@ fn emit(rejection: &Rejection, shadow: bool, key: Option<&TracedKey>) {
 fn emit_mistake(name: Name, mistake: &Mistake) {
     type Reported = HashSet<(Name, Discriminant<Mistake>)>;
     static REPORTED: Lazy<Mutex<Reported>> = Lazy::new(Mutex::default);
-    let mut reported = REPORTED.lock().unwrap_or_else(PoisonError::into_inner);
-    let is_new = reported.insert((name, discriminant(mistake)));
-    // A subscriber can call limited functions.
-    drop(reported);
-    let limit = name;
+    let (limit, reported) = (name, (name, discriminant(mistake)));
+    // Not locked further: a subscriber can call limited functions.
+    let is_new = REPORTED.lock().unwrap_or_else(PoisonError::into_inner).insert(reported);
     if is_new {
         tracing::error!(limit, error = %mistake, "not decided, because the program has a mistake");
     } else {

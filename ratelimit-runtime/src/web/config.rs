@@ -26,7 +26,8 @@ pub(crate) struct LayerConfig<R, E> {
     fixed: Vec<Limit>,
     /// What adds the limits of a request: one for each fixed limit, and those of the application.
     sources: Vec<Arc<LimitSource<R, E>>>,
-    pub(super) is_exempt: Option<ExemptFn<R>>,
+    /// Returns whether a request passes without a check.
+    pub(super) is_exempt: Option<Arc<dyn Fn(&R) -> bool + Send + Sync>>,
     /// Puts the decision about an admitted request into it.
     pub(super) expose: Option<fn(&mut R, Decision)>,
     /// `None` for the current limiter.
@@ -42,9 +43,6 @@ pub(crate) struct LayerConfig<R, E> {
 type LimitSource<R, E> = dyn Fn(&R, &mut PutFn<'_>) -> Result<(), E> + Send + Sync;
 
 type PutFn<'a> = dyn FnMut(&Limit, &dyn Key, u64) + 'a;
-
-/// Returns whether a request passes without a check.
-type ExemptFn<R> = Arc<dyn Fn(&R) -> bool + Send + Sync>;
 
 /// Returns whether a request with this response counts.
 pub(super) type CountFn = Arc<dyn Fn(&Parts) -> bool + Send + Sync>;

@@ -122,7 +122,9 @@ impl ObeyedService {
     /// Returns whether something is known of the service: requests are under way, a pace is in force, or a pause has
     /// just ended.
     fn is_known_at(self: &Arc<Self>, now: u64) -> bool {
-        Arc::strong_count(self) > 1 || lock(&self.pace).is_in_force_at(now)
+        let pace = lock(&self.pace);
+        let probed = if pace.is_paused { micros(PROBED) } else { 0 };
+        Arc::strong_count(self) > 1 || pace.until.saturating_add(probed) > now
     }
 }
 
@@ -339,12 +341,6 @@ impl Pace {
         (self.gap, self.credit, self.until) = (gap, credit, until);
         (self.is_paused, self.is_blocking) = (false, false);
         self.has_changed = true;
-    }
-
-    /// Returns whether the pace is in force, or its pause has just ended.
-    fn is_in_force_at(&self, now: u64) -> bool {
-        let probed = if self.is_paused { micros(PROBED) } else { 0 };
-        self.until.saturating_add(probed) > now
     }
 }
 
