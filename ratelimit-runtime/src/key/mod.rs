@@ -68,7 +68,10 @@ pub trait Key {
 
 /// Implements `Key` for each type by what its keys write.
 macro_rules! keys {
-    ($($(#[$attribute:meta])* [$($parameter:tt)*] $type:ty: |$key:ident, $out:ident| $write:expr;)*) => {$(
+    ($(
+        $(#[$attribute:meta])*
+        [$($parameter:tt)*] $type:ty: |$key:ident, $out:ident| $write:expr;
+    )*) => {$(
         $(#[$attribute])*
         impl<$($parameter)*> Key for $type {
             #[inline(always)]

@@ -320,7 +320,7 @@ pub trait RequestAccess {
 }
 
 /// A request with the types of the `http` crate.
-pub(super) trait HttpRequest {
+trait HttpRequest {
     fn fields(&self) -> (&HeaderMap, &Extensions);
 }
 
@@ -333,6 +333,13 @@ impl HttpRequest for request::Parts {
 impl<B> HttpRequest for Request<B> {
     fn fields(&self) -> (&HeaderMap, &Extensions) {
         (self.headers(), self.extensions())
+    }
+}
+
+#[cfg(feature = "tonic")]
+impl<M> HttpRequest for tonic::Request<M> {
+    fn fields(&self) -> (&HeaderMap, &Extensions) {
+        (self.metadata().as_ref(), self.extensions())
     }
 }
 

@@ -210,6 +210,15 @@ impl RateLimitLayer {
     body_setting!();
 }
 
+#[cfg(feature = "tonic")]
+impl RateLimitLayer<super::Grpc> {
+    /// Returns a layer for a gRPC server: the response of a rejected request is a status.
+    #[must_use]
+    pub fn grpc() -> Self {
+        Self::default()
+    }
+}
+
 impl<F> RateLimitLayer<F> {
     limit_settings!(Parts, TextResponse);
     server_settings!("RateLimitLayer", " use ratelimit_runtime::web::RateLimitLayer;");

@@ -110,8 +110,7 @@ impl<R: ServerRequest> LayerConfig<R, TextResponse> {
         checked: CheckedRequest,
     ) -> Admission {
         let admitted = checked.map_err(|rejection| {
-            let mut response =
-                RejectedRequest { rejection: &rejection, log: &scope.log }.response();
+            let mut response = rejected(&rejection, &scope.log);
             self.write_headers(scope, response.headers_mut());
             response
         })?;
@@ -193,11 +192,20 @@ pub(crate) fn respond(rejection: &Rejection) -> Response<String> {
         log.clone()
     };
     if let Some(log) = request_log::with_current(recorded) {
-        return RejectedRequest { rejection, log: &log }.response();
+        return rejected(rejection, &log);
     }
     let mut log = RequestLog::default();
     log.reject(rejection);
-    let mut response = RejectedRequest { rejection, log: &log }.response();
+    let mut response = rejected(rejection, &log);
     headers::write(response.headers_mut(), &log, headers::policy(&log));
     response
+}
+
+/// Builds the response of a rejection, without the headers that report limits.
+fn rejected(rejection: &Rejection, log: &RequestLog) -> Response<String> {
+    #[cfg(feature = "tonic")]
+    if log.is_grpc {
+        return super::tonic::response(rejection.into());
+    }
+    RejectedRequest { rejection, log }.response()
 }

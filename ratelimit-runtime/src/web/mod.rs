@@ -57,9 +57,9 @@ pub use self::hops::ProxyHeader;
 pub use self::layer::{RateLimitLayer, RateLimitService, ResponseFuture};
 pub use self::outbound::{Obeyed, OutboundLayer, OutboundService, ReadResponse, Unread, host_key};
 pub use self::rejected::{RejectedRequest, TextResponse};
+#[cfg(feature = "tonic")]
+pub use self::response::Grpc;
 pub use self::response::{Http, ResponseFormat};
 pub use self::service_limits::{RemainingRequests, ServiceLimits, retry_after};
 pub use self::slots::{HeldBody, RequestSlots};
-#[cfg(feature = "tonic")]
-pub use self::tonic::Grpc;
 pub use crate::key::Client;

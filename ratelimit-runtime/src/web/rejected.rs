@@ -100,12 +100,8 @@ impl<'a> RejectedRequest<'a> {
         text
     }
 
-    /// Returns the response, without the headers that report limits.
+    /// Returns the response over HTTP, without the headers that report limits.
     pub(super) fn response(&self) -> Response<String> {
-        #[cfg(feature = "tonic")]
-        if self.log.is_grpc {
-            return super::tonic::response(self.rejection.into());
-        }
         let text = match self.custom_body() {
             Some(body) => (body.function)(self),
             None if self.prefers_json() => {

@@ -16,6 +16,11 @@ use crate::report::request_log;
 #[derive(Clone, Copy, Debug)]
 pub struct Http;
 
+/// Responds to rejected requests over gRPC, with a status.
+#[cfg(feature = "tonic")]
+#[derive(Clone, Copy, Debug)]
+pub struct Grpc;
+
 /// The format in which a layer responds to rejected requests, with bodies of type `B`: [`Http`] or `Grpc`. This
 /// trait is sealed.
 pub trait ResponseFormat<B>: BuildResponse<B> {}
@@ -44,6 +49,17 @@ impl<B: From<String>> BuildResponse<B> for Http {
 
     fn body(text: String) -> B {
         text.into()
+    }
+}
+
+#[cfg(feature = "tonic")]
+impl<B: Default> BuildResponse<B> for Grpc {
+    fn is_grpc(_: &Parts) -> bool {
+        true
+    }
+
+    fn body(_: String) -> B {
+        B::default()
     }
 }
 

@@ -43,48 +43,16 @@
 use std::net::{IpAddr, SocketAddr};
 
 use http::header::CACHE_CONTROL;
-use http::request::Parts;
-use http::{Extensions, HeaderMap, Response};
+use http::{Extensions, Response};
 use tonic::metadata::MetadataMap;
 use tonic::transport::server::TcpConnectInfo;
 use tonic::{Code, Request, Status};
 use tonic_types::{ErrorDetails, QuotaViolation, StatusExt};
 
-use super::RateLimitLayer;
-use super::address::HttpRequest;
 use super::headers::NO_STORE;
 use super::rejected::{TextResponse, returned};
-use super::response::BuildResponse;
 use crate::reply::Rejection;
 use crate::report::request_log;
-
-/// Responds to rejected requests over gRPC, with a status.
-#[derive(Clone, Copy, Debug)]
-pub struct Grpc;
-
-impl<B: Default> BuildResponse<B> for Grpc {
-    fn is_grpc(_: &Parts) -> bool {
-        true
-    }
-
-    fn body(_: String) -> B {
-        B::default()
-    }
-}
-
-impl RateLimitLayer<Grpc> {
-    /// Returns a layer for a gRPC server: the response of a rejected request is a status.
-    #[must_use]
-    pub fn grpc() -> Self {
-        Self::default()
-    }
-}
-
-impl<M> HttpRequest for Request<M> {
-    fn fields(&self) -> (&HeaderMap, &Extensions) {
-        (self.metadata().as_ref(), self.extensions())
-    }
-}
 
 /// Converts a rejection to the status in the table of [this module](self).
 impl From<Rejection> for Status {
