@@ -101,17 +101,16 @@ impl<S: Stream> Stream for RateLimited<S> {
     fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = self.project();
         if this.item.is_none() {
-            *this.item = ready!(this.stream.poll_next(context));
-        }
-        if this.item.is_none() {
-            return Poll::Ready(None);
+            let Some(item) = ready!(this.stream.poll_next(context)) else {
+                return Poll::Ready(None);
+            };
+            *this.item = Some(item);
         }
         let start = |wait| take_unit(this.limiter.clone(), *this.limit, this.key.clone(), wait);
         let result = ready!(this.turn.get_or_insert_with(|| start(None)).as_mut().poll(context));
         *this.turn = None;
         let Err(rejection) = result else { return Poll::Ready(this.item.take().map(Ok)) };
-        let wait = rejection.retry_after().unwrap_or(PAUSE);
-        *this.turn = Some(start(Some(wait)));
+        *this.turn = Some(start(Some(rejection.retry_after().unwrap_or(PAUSE))));
         Poll::Ready(Some(Err(rejection)))
     }
 
@@ -129,18 +128,17 @@ fn take_unit(
     key: OwnedKey,
     wait: Option<Duration>,
 ) -> Turn {
-    let scope = limit.policy().scope;
-    let limiter =
-        move || limiter::with_current(limiter.as_ref(), || scope, |it| Ok(it.clone()), Err);
-    let pause = wait.and_then(|wait| Some(limiter().ok()?.pause(wait)));
+    let scope = || limit.policy().scope;
+    let limiter = limiter::with_current(limiter.as_ref(), scope, |it| Ok(it.clone()), Err);
     Box::pin(async move {
-        if let Some(pause) = pause {
-            pause.await;
+        let limiter = match limiter {
+            Ok(limiter) => limiter,
+            Err(error) => return undecided(&limit, error),
+        };
+        if let Some(wait) = wait {
+            limiter.pause(wait).await;
         }
-        match limiter() {
-            Ok(limiter) => limiter.check(&limit, &key, 1).await,
-            Err(error) => undecided(&limit, error),
-        }
+        limiter.check(&limit, &key, 1).await
     })
 }
 

@@ -408,7 +408,7 @@ impl Backend {
         // Most calls of a flood end here, with few instructions (`benches/all -- embedded`).
         if let Some(calls) = self.rejected_keys.weight(at) {
             self.rejected_keys.count(limit, key_id, at, calls, || {
-                self.settings.reports.logged(limit.terms(), key_id, || key().to_string().into())
+                self.settings.reports.logged(limit.terms(), key_id, || key().to_string())
             });
         }
     }
@@ -426,7 +426,7 @@ impl Backend {
         let used = terms.capacity.saturating_sub(outcome.remaining);
         let reached = (terms.capacity * u64::from(percent)).div_ceil(100);
         if used.saturating_sub(*cost) < reached && reached <= used {
-            let key = self.settings.reports.logged(terms, *key_id, || key().to_string().into());
+            let key = self.settings.reports.logged(terms, *key_id, || key().to_string());
             // The reply can hold leased units.
             foreign(|| report::notify(terms, &key, percent, used));
         }

@@ -53,10 +53,9 @@ pub(crate) struct KeyId(u128);
 impl KeyId {
     #[inline]
     pub(crate) const fn new(identity: &Identity, fingerprint: u128) -> Self {
-        Self(identity.hash ^ fingerprint)
+        Self::from_bits(identity.hash ^ fingerprint)
     }
 
-    #[cfg(test)]
     pub(crate) const fn from_bits(bits: u128) -> Self {
         Self(bits)
     }

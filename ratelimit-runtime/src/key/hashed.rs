@@ -65,8 +65,7 @@ impl KeySecret {
     #[must_use]
     pub fn hash(&self, key: impl Key) -> HashedKey {
         let digest = HMAC::mac(text_of(&key), self.secret);
-        let (first, _) = digest.split_at(16);
-        let digest = first.iter().fold(0, |all, byte| all << 8 | u128::from(*byte));
+        let digest = digest.first_chunk().map_or(0, |first| u128::from_be_bytes(*first));
         HashedKey { digest, lacks_secret: !self.is_given || lacks_secret(&key) }
     }
 }

@@ -66,26 +66,45 @@ pub trait Key {
     fn write(&self, out: &mut KeyWriter<'_>);
 }
 
-macro_rules! dereferenced {
-    ($([$($parameter:tt)*] $pointer:ty;)*) => {$(
-        impl<$($parameter)*> Key for $pointer {
+/// Implements `Key` for each type by what its keys write.
+macro_rules! keys {
+    ($(
+        $(#[$attribute:meta])*
+        [$($parameter:tt)*] $type:ty: |$key:ident, $out:ident| $write:expr;
+    )*) => {$(
+        $(#[$attribute])*
+        impl<$($parameter)*> Key for $type {
             #[inline(always)]
-            fn write(&self, out: &mut KeyWriter<'_>) {
-                (**self).write(out);
+            fn write(&self, $out: &mut KeyWriter<'_>) {
+                let $key = self;
+                $write;
             }
         }
     )*};
 }
 
-dereferenced! {
-    [T: Key + ?Sized] &T;
-    [T: Key + ?Sized] &mut T;
-    [T: Key + ?Sized] Box<T>;
-    [T: Key + ?Sized] Rc<T>;
-    [T: Key + ?Sized] Arc<T>;
-    [T: Key + ToOwned + ?Sized] Cow<'_, T>;
-    [] String;
-    [] Vec<u8>;
+keys! {
+    [T: Key + ?Sized] &T: |key, out| (**key).write(out);
+    [T: Key + ?Sized] &mut T: |key, out| (**key).write(out);
+    [T: Key + ?Sized] Box<T>: |key, out| (**key).write(out);
+    [T: Key + ?Sized] Rc<T>: |key, out| (**key).write(out);
+    [T: Key + ?Sized] Arc<T>: |key, out| (**key).write(out);
+    [T: Key + ToOwned + ?Sized] Cow<'_, T>: |key, out| (**key).write(out);
+    [] String: |text, out| text.as_str().write(out);
+    [] Vec<u8>: |bytes, out| out.bytes(bytes);
+    [] str: |text, out| out.bytes(text.as_bytes());
+    [] [u8]: |bytes, out| out.bytes(bytes);
+    [const N: usize] [u8; N]: |bytes, out| out.bytes(bytes);
+    [] char: |character, out| out.bytes(character.encode_utf8(&mut [0; 4]).as_bytes());
+    [] bool: |value, out| out.bytes(if *value { b"true" } else { b"false" });
+    [] IpAddr: |address, out| out.display(address);
+    [] Ipv4Addr: |address, out| out.display(address);
+    [] Ipv6Addr: |address, out| out.display(address);
+    /// Writes the hyphenated text of the identifier.
+    #[cfg(feature = "uuid")]
+    [] uuid::Uuid: |id, out| out.display(id);
+    /// No key: one count for the whole limit.
+    [] (): |_key, out| out.no_key();
 }
 
 /// `Some(key)` is the same key as `key`. `None` is one key, different from every other: all calls without a value share
@@ -97,48 +116,6 @@ impl<T: Key> Key for Option<T> {
             Some(key) => key.write(out),
             None => out.no_key(),
         }
-    }
-}
-
-/// No key: one count for the whole limit.
-impl Key for () {
-    fn write(&self, out: &mut KeyWriter<'_>) {
-        out.no_key();
-    }
-}
-
-impl Key for str {
-    #[inline(always)]
-    fn write(&self, out: &mut KeyWriter<'_>) {
-        out.bytes(self.as_bytes());
-    }
-}
-
-impl Key for [u8] {
-    #[inline]
-    fn write(&self, out: &mut KeyWriter<'_>) {
-        out.bytes(self);
-    }
-}
-
-impl<const N: usize> Key for [u8; N] {
-    #[inline]
-    fn write(&self, out: &mut KeyWriter<'_>) {
-        out.bytes(self);
-    }
-}
-
-impl Key for char {
-    #[inline]
-    fn write(&self, out: &mut KeyWriter<'_>) {
-        out.bytes(self.encode_utf8(&mut [0; 4]).as_bytes());
-    }
-}
-
-impl Key for bool {
-    #[inline]
-    fn write(&self, out: &mut KeyWriter<'_>) {
-        out.bytes(if *self { b"true" } else { b"false" });
     }
 }
 
@@ -154,26 +131,6 @@ macro_rules! integers {
 }
 
 integers!(u8, u16, u32, u64, u128, usize, i8, i16, i32, i64, i128, isize);
-
-macro_rules! displayed {
-    ($($(#[$attribute:meta])* $type:ty),*) => {$(
-        $(#[$attribute])*
-        impl Key for $type {
-            #[inline]
-            fn write(&self, out: &mut KeyWriter<'_>) {
-                out.display(self);
-            }
-        }
-    )*};
-}
-
-displayed!(IpAddr, Ipv4Addr, Ipv6Addr);
-
-#[cfg(feature = "uuid")]
-displayed!(
-    /// Writes the hyphenated text of the identifier.
-    uuid::Uuid
-);
 
 macro_rules! tuples {
     ($($first:ident $($part:ident)*;)*) => {$(

@@ -89,9 +89,7 @@ impl OwnedKey {
             }
             match byte {
                 b'(' => depth += 1,
-                b')' => {
-                    depth = depth.checked_sub(1).ok_or(ParseKeyError::PARENTHESES)?;
-                }
+                b')' => depth = depth.checked_sub(1).ok_or(ParseKeyError::PARENTHESES)?,
                 _ => {}
             }
             let is_structure = match byte {
@@ -119,11 +117,6 @@ impl OwnedKey {
         written.extend_from_slice(hash.as_bytes());
         shorten(&mut written);
         Ok(Self(written.as_slice().into()))
-    }
-
-    #[cfg(test)]
-    pub(super) fn bytes(&self) -> &[u8] {
-        &self.0
     }
 }
 

@@ -201,13 +201,11 @@ pub(super) fn escape(byte: u8) -> [u8; 3] {
 
 /// Returns the byte whose escape `text` starts with.
 pub(super) fn unescape(text: &[u8]) -> Option<u8> {
-    let digit = |digit: u8| match digit {
-        b'0'..=b'9' => Some(digit - b'0'),
-        b'A'..=b'F' => Some(digit - b'A' + 10),
-        _ => None,
-    };
     let [b'%', high, low, ..] = *text else { return None };
-    Some(digit(high)? << 4 | digit(low)?)
+    let [high, low] = [high, low].map(|digit| char::from(digit).to_digit(16));
+    // Only escapes in upper case are written.
+    let byte = (high? << 4 | low?) as u8;
+    text.starts_with(&escape(byte)).then_some(byte)
 }
 
 /// The most bytes of a text that is not shortened.
@@ -309,7 +307,7 @@ mod tests {
     use crate::limit::Limit;
 
     fn bytes(key: &dyn Key) -> Vec<u8> {
-        OwnedKey::of(key).bytes().to_vec()
+        text_of(key).to_vec()
     }
 
     fn text(key: &dyn Key) -> String {

@@ -11,7 +11,7 @@ use ::metrics::{Key, Label, Level, Metadata, Recorder, Unit};
 use once_cell::sync::Lazy;
 
 use super::{
-    DEBT, IN_FLIGHT, IN_FLIGHT_LOST, LOST, NOTIFIED, WaitEnd, decision_of, outcome_of, source_name,
+    DEBT, IN_FLIGHT, IN_FLIGHT_LOST, LOST, NOTIFIED, decision_of, outcome_of, source_name,
 };
 use crate::limit::{Limit, Name};
 use crate::reply::{Decision, Rejection, Source};
@@ -32,40 +32,37 @@ static METADATA: Metadata<'static> =
 
 /// Describes the metrics. Each new limiter calls this again, because the recorder may be a new one.
 pub(crate) fn describe() {
-    let counters = [
-        (
+    with_recorder(|recorder| {
+        let counter = |name: &'static str, text: &'static str| {
+            recorder.describe_counter(name.into(), Some(Unit::Count), text.into());
+        };
+        counter(
             DECISIONS,
             "Calls checked against a rate limit, by limit, outcome and source of the decision",
-        ),
-        (DEBT, "Units that calls have used beyond their charges, by limit"),
-        (NOTIFIED, "Calls that have reached the `notify_at` of a limit, by limit"),
-        (LOST, "Charges that could not be corrected after their calls, by limit"),
-        (
+        );
+        counter(DEBT, "Units that calls have used beyond their charges, by limit");
+        counter(NOTIFIED, "Calls that have reached the `notify_at` of a limit, by limit");
+        counter(LOST, "Charges that could not be corrected after their calls, by limit");
+        counter(
             IN_FLIGHT_LOST,
             "Units in flight that calls of this process have lost before their end, by limit",
-        ),
-    ];
-    let gauges = [
-        (BREAKER, "1 while the circuit breaker of a Redis server is open, else 0"),
-        (RULES_LOST, "1 while Redis has lost the rules that this process has read from it, else 0"),
-        (WAITING, "Calls that wait to be admitted, by limit"),
-        (IN_FLIGHT, "Units that calls of this process hold while they run, by limit"),
-        (KEYS, "Keys in the embedded stores of this process"),
-    ];
-    let histograms = [
-        (DURATION, "Time from the call of a check to its decision, waiting included"),
-        (WAIT, "Time that a call has waited, by limit and the end of its wait"),
-    ];
-    with_recorder(|recorder| {
-        for (name, text) in counters {
-            recorder.describe_counter(name.into(), Some(Unit::Count), text.into());
-        }
-        for (name, text) in gauges {
+        );
+        let gauge = |name: &'static str, text: &'static str| {
             recorder.describe_gauge(name.into(), Some(Unit::Count), text.into());
-        }
-        for (name, text) in histograms {
+        };
+        gauge(BREAKER, "1 while the circuit breaker of a Redis server is open, else 0");
+        gauge(
+            RULES_LOST,
+            "1 while Redis has lost the rules that this process has read from it, else 0",
+        );
+        gauge(WAITING, "Calls that wait to be admitted, by limit");
+        gauge(IN_FLIGHT, "Units that calls of this process hold while they run, by limit");
+        gauge(KEYS, "Keys in the embedded stores of this process");
+        let histogram = |name: &'static str, text: &'static str| {
             recorder.describe_histogram(name.into(), Some(Unit::Seconds), text.into());
-        }
+        };
+        histogram(DURATION, "Time from the call of a check to its decision, waiting included");
+        histogram(WAIT, "Time that a call has waited, by limit and the end of its wait");
     });
 }
 
@@ -104,12 +101,11 @@ pub(crate) fn wait_started(name: Name) -> Started {
     Started::now()
 }
 
-/// Records that a call no longer waits.
-pub(crate) fn wait_ended(name: Name, started: &Started, end: WaitEnd) {
+/// Records that a call no longer waits. `end` is how its wait has ended.
+pub(crate) fn wait_ended(name: Name, started: &Started, end: &'static str) {
     let took = started.elapsed();
     change(WAITING, name, -1.0);
-    let labels = vec![limit_label(name), Label::new("outcome", end.word())];
-    let wait = Key::from_parts(WAIT, labels);
+    let wait = Key::from_parts(WAIT, vec![limit_label(name), Label::new("outcome", end)]);
     with_recorder(|recorder| {
         recorder.register_histogram(&wait, &METADATA).record(took.as_secs_f64());
     });
@@ -134,16 +130,16 @@ fn limit_label(name: Name) -> Label {
 
 /// Records that the breaker of a server opened or closed.
 pub(super) fn breaker(node: &str, open: bool) {
-    let key = Key::from_parts(BREAKER, vec![Label::new("node", node.to_owned())]);
-    let value = f64::from(u8::from(open));
-    with_recorder(|recorder| recorder.register_gauge(&key, &METADATA).set(value));
+    set(&Key::from_parts(BREAKER, vec![Label::new("node", node.to_owned())]), open.into());
 }
 
 /// Records that Redis has lost the rules, or has rules again.
 pub(super) fn rules_lost(is_lost: bool) {
-    static KEY: Key = Key::from_static_name(RULES_LOST);
-    let value = f64::from(u8::from(is_lost));
-    with_recorder(|recorder| recorder.register_gauge(&KEY, &METADATA).set(value));
+    set(&Key::from_static_name(RULES_LOST), is_lost.into());
+}
+
+fn set(gauge: &Key, value: f64) {
+    with_recorder(|recorder| recorder.register_gauge(gauge, &METADATA).set(value));
 }
 
 /// Records a change in the number of keys of an embedded store. All stores of the process share a gauge.
@@ -155,7 +151,7 @@ pub(crate) fn keys_changed(by: isize) {
     }
     let mut keys = STORED.fetch_add(by, SeqCst) + by;
     loop {
-        with_recorder(|recorder| recorder.register_gauge(&KEY, &METADATA).set(keys as f64));
+        set(&KEY, keys as f64);
         // Another thread may have set the gauge before, to a newer number. Then this thread sets it again.
         let now = STORED.load(SeqCst);
         if now == keys {

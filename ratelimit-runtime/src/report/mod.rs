@@ -232,27 +232,6 @@ pub(crate) fn breaker(node: &str, cause: Option<&StoreError>) {
     }
 }
 
-/// How the wait of a call has ended.
-#[derive(Clone, Copy)]
-pub(crate) enum WaitEnd {
-    Admitted,
-    Rejected,
-    /// The store could not decide.
-    Failed,
-    Dropped,
-}
-
-impl WaitEnd {
-    pub(crate) fn word(self) -> &'static str {
-        match self {
-            Self::Admitted => "admitted",
-            Self::Rejected => "rejected",
-            Self::Failed => "failed",
-            Self::Dropped => "dropped",
-        }
-    }
-}
-
 /// Reports that many calls wait for one key. The caller calls this each time the number has doubled.
 pub(crate) fn long_line(limit: &str, calls: usize) {
     tracing::warn!(
@@ -287,51 +266,43 @@ pub(crate) fn may_evict(node: &str, policy: &str) {
 
 /// Emits the event of a rejection. The level is low, because clients can cause any number of rejections.
 fn emit(rejection: &Rejection, shadow: bool, key: Option<&TracedKey>) {
-    let key = key.map(|key| tracing::field::display(&key.logged));
-    let verb = if shadow { "would be rejected" } else { "rejected" };
-    match rejection {
-        Rejection::Limited { name, decision, .. } | Rejection::Blocked { name, decision, .. } => {
-            let is_blocked = matches!(rejection, Rejection::Blocked { .. });
-            let reason = if is_blocked { ": the key is blocked" } else { "" };
-            let has_end = decision.retry_after < Duration::MAX;
-            tracing::debug!(
-                limit = name,
-                key,
-                retry_after = has_end.then(|| tracing::field::debug(decision.retry_after)),
-                source = source_name(Some(decision.source)),
-                "{verb}{reason}"
-            );
+    let (mut in_flight, mut cost, mut capacity) = (None, None, None);
+    let reason = match rejection {
+        Rejection::Limited { .. } => "",
+        Rejection::Blocked { .. } => ": the key is blocked",
+        Rejection::Busy { in_flight: held, .. } => {
+            in_flight = Some(*held);
+            ": too many calls are in flight"
         }
-        Rejection::Busy { name, in_flight, decision, .. } => tracing::debug!(
-            limit = name,
-            key,
-            in_flight,
-            source = source_name(Some(decision.source)),
-            "{verb}: too many calls are in flight"
-        ),
-        Rejection::CostExceedsCapacity { name, cost, capacity, .. } => tracing::debug!(
-            limit = name,
-            key,
-            cost,
-            capacity,
-            "{verb}: the cost exceeds the capacity"
-        ),
+        Rejection::CostExceedsCapacity { cost: asked, capacity: most, .. } => {
+            (cost, capacity) = (Some(*asked), Some(*most));
+            ": the cost exceeds the capacity"
+        }
         Rejection::Unavailable { name, error, .. } => {
-            tracing::debug!(limit = name, error = %keyless(error), "not decided");
+            return tracing::debug!(limit = name, error = %keyless(error), "not decided");
         }
-        Rejection::Mistake { name, mistake, .. } => emit_mistake(name, mistake),
-    }
+        Rejection::Mistake { name, mistake, .. } => return emit_mistake(name, mistake),
+    };
+    tracing::debug!(
+        limit = rejection.name(),
+        key = key.map(|key| tracing::field::display(&key.logged)),
+        in_flight,
+        cost,
+        capacity,
+        retry_after = rejection.retry_after().map(tracing::field::debug),
+        source = decision_of(Err(rejection)).map(|it| source_name(Some(it.source))),
+        "{}{reason}",
+        if shadow { "would be rejected" } else { "rejected" }
+    );
 }
 
 /// Emits the event of a mistake of the program: an error, once for each limit.
 fn emit_mistake(name: Name, mistake: &Mistake) {
     type Reported = HashSet<(Name, Discriminant<Mistake>)>;
     static REPORTED: Lazy<Mutex<Reported>> = Lazy::new(Mutex::default);
-    let mut reported = REPORTED.lock().unwrap_or_else(PoisonError::into_inner);
-    let is_new = reported.insert((name, discriminant(mistake)));
-    // A subscriber can call limited functions.
-    drop(reported);
-    let limit = name;
+    let (limit, reported) = (name, (name, discriminant(mistake)));
+    // Not locked further: a subscriber can call limited functions.
+    let is_new = REPORTED.lock().unwrap_or_else(PoisonError::into_inner).insert(reported);
     if is_new {
         tracing::error!(limit, error = %mistake, "not decided, because the program has a mistake");
     } else {

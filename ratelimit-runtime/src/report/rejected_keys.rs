@@ -7,6 +7,7 @@
 //! smallest weight, and that weight: so a key with a large share of the rejections stays, however many other keys are
 //! rejected (the algorithm "space saving", in each set).
 
+use std::cmp::Reverse;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -29,8 +30,8 @@ const SAMPLED: u64 = 64;
 
 const SECOND_US: u64 = 1_000_000;
 
-/// How long a key without a rejection stays in the table, in microseconds.
-const STAYS_US: u64 = 600_000_000;
+/// How long a key without a rejection stays in the table.
+const STAYS: Duration = Duration::from_secs(600);
 
 /// A key of which a limit has rejected calls: [`Operator::rejected_keys`](crate::Operator::rejected_keys).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,8 +60,7 @@ pub struct RejectedKey {
 #[derive(Default)]
 #[repr(align(64))]
 pub(crate) struct RejectedKeys {
-    /// The second of the last rejection, and the number of rejections in it.
-    second: AtomicU64,
+    /// The second of the last rejection in the upper half, and the number of rejections in it.
     calls: AtomicU64,
     /// Empty until a call is rejected.
     entries: Mutex<Vec<Option<Entry>>>,
@@ -71,8 +71,6 @@ struct Entry {
     key_id: KeyId,
     /// The rejections of this key, and those of the keys whose entry it has taken.
     weight: u64,
-    /// The time of the last rejection.
-    last: u64,
     shown: RejectedKey,
 }
 
@@ -81,18 +79,14 @@ impl RejectedKeys {
     /// `at` is the time of the call, by the clock of this process.
     #[inline]
     pub(crate) fn weight(&self, at: u64) -> Option<u64> {
-        let second = at / SECOND_US;
-        if self.second.load(Ordering::Relaxed) != second {
-            self.second.store(second, Ordering::Relaxed);
-            self.calls.store(0, Ordering::Relaxed);
-        }
-        let call = self.calls.load(Ordering::Relaxed);
+        let (second, last) = (at / SECOND_US, self.calls.load(Ordering::Relaxed));
+        let call = if last >> 32 == second { last } else { second << 32 };
         self.calls.store(call + 1, Ordering::Relaxed);
-        if call < EXACT {
+        if call % (1 << 32) < EXACT {
             return Some(1);
         }
         // Samples at equal distances could all be of one key.
-        let mixed = (second << 32 | call).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        let mixed = call.wrapping_mul(0x9E37_79B9_7F4A_7C15);
         let random = (mixed ^ mixed >> 32).wrapping_mul(0xD6E8_FEB8_6659_FD93) >> 32;
         random.is_multiple_of(SAMPLED).then_some(SAMPLED)
     }
@@ -107,7 +101,7 @@ impl RejectedKeys {
         calls: u64,
         key: impl FnOnce() -> String,
     ) {
-        let mut table = self.table();
+        let (mut table, at) = (self.table(), time(at));
         table.resize_with(SETS * WAYS, || None);
         let set = (key_id.bits() >> 72) as usize % SETS;
         let entries = &mut table[set * WAYS..][..WAYS];
@@ -118,8 +112,7 @@ impl RejectedKeys {
         if let Some(entry) = entries.iter_mut().flatten().find(is_known) {
             entry.weight += calls;
             entry.shown.rejected += calls;
-            entry.last = entry.last.max(at);
-            entry.shown.last = time(entry.last);
+            entry.shown.last = entry.shown.last.max(at);
             return;
         }
         let weight = |entry: &Option<Entry>| {
@@ -132,10 +125,10 @@ impl RejectedKeys {
             key: key(),
             is_shadow,
             rejected: calls,
-            since: time(at),
-            last: time(at),
+            since: at,
+            last: at,
         };
-        *entry = Some(Entry { key_id, weight: weight(entry) + calls, last: at, shown });
+        *entry = Some(Entry { key_id, weight: weight(entry) + calls, shown });
         if !limit.is_trial() {
             registry::see(limit);
         }
@@ -143,14 +136,11 @@ impl RejectedKeys {
 
     /// Returns the keys with the most rejected calls, the first ones first. `now` is the present time.
     pub(crate) fn most(&self, most: usize, now: u64) -> Vec<RejectedKey> {
-        let table = self.table();
+        let (table, now) = (self.table(), time(now));
         let entries = table.iter().flatten().filter(|entry| !entry.is_free(now));
         let mut keys: Vec<_> = entries.map(|entry| entry.shown.clone()).collect();
         drop(table);
-        keys.sort_by(|one, other| {
-            let order = |key: &RejectedKey| (key.rejected, key.last);
-            order(other).cmp(&order(one)).then_with(|| one.key.cmp(&other.key))
-        });
+        keys.sort_by_cached_key(|key| (Reverse((key.rejected, key.last)), key.key.clone()));
         keys.truncate(most);
         keys
     }
@@ -162,8 +152,8 @@ impl RejectedKeys {
 
 impl Entry {
     /// Returns whether another key can have this entry, whatever its weight.
-    fn is_free(&self, now: u64) -> bool {
-        self.last.saturating_add(STAYS_US) < now
+    fn is_free(&self, now: SystemTime) -> bool {
+        now.duration_since(self.shown.last).is_ok_and(|passed| passed > STAYS)
     }
 }
 
@@ -176,6 +166,7 @@ fn time(micros: u64) -> SystemTime {
 mod tests {
     use super::*;
 
+    const STAYS_US: u64 = STAYS.as_micros() as u64;
     const LIMIT: Limit = Limit::fixed("rejecting", 1, Duration::from_secs(60));
 
     fn reject(keys: &RejectedKeys, key: u64, at: u64) {

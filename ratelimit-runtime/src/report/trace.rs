@@ -17,14 +17,14 @@ use crate::reply::Rejection;
 pub(super) struct TracedKey {
     /// The key as events name it.
     pub(super) logged: String,
-    pub(super) text: Arc<str>,
+    pub(super) text: String,
 }
 
 impl ReportSettings {
     /// Returns a key of a check.
     pub(super) fn traced(&self, terms: &Terms, key_id: KeyId, key: &dyn Key) -> TracedKey {
-        let text: Arc<str> = OwnedKey::of(&key).to_string().into();
-        TracedKey { logged: self.logged(terms, key_id, || Arc::clone(&text)), text }
+        let text = OwnedKey::of(&key).to_string();
+        TracedKey { logged: self.logged(terms, key_id, || text.clone()), text }
     }
 
     /// Returns whether rejections are reported: an event is enabled, or the application listens.
@@ -38,12 +38,12 @@ impl ReportSettings {
         &self,
         terms: &Terms,
         key_id: KeyId,
-        text: impl FnOnce() -> Arc<str>,
+        text: impl FnOnce() -> String,
     ) -> String {
         // Fingerprints are secret: an event that contained them could reveal the key.
         static PROCESS_SECRET: Lazy<RandomState> = Lazy::new(RandomState::new);
         let hash = match self.log_secret {
-            _ if self.logs_keys => return text().to_string(),
+            _ if self.logs_keys => return text(),
             Some(secret) => secret.0.hash(text().as_bytes()),
             // Of the fingerprint that the embedded store has for a key; the same for all limits.
             None => PROCESS_SECRET.hash_one(key_id.fingerprint(&terms.identity)),

@@ -1,6 +1,5 @@
 //! The twin of `metrics.rs` in builds without feature `metrics`: it records nothing and reads no clock.
 
-use super::WaitEnd;
 use crate::limit::{Limit, Name};
 use crate::reply::{Decision, Rejection};
 
@@ -21,7 +20,7 @@ pub(crate) fn wait_started(_: Name) -> Started {
     Started
 }
 
-pub(crate) fn wait_ended(_: Name, _: &Started, _: WaitEnd) {}
+pub(crate) fn wait_ended(_: Name, _: &Started, _: &'static str) {}
 
 pub(crate) fn count(_: &'static str, _: Name, _: u64) {}
 

@@ -21,7 +21,7 @@ use crate::clock::{Clock, before};
 use crate::limit::Name;
 use crate::owner::{ended, foreign, send};
 use crate::reply::StoreError;
-use crate::report::{self, Started, WaitEnd};
+use crate::report::{self, Started};
 use crate::store::Reply;
 use crate::threads::lock;
 
@@ -289,9 +289,10 @@ impl WaitingCall {
             if let Poll::Ready(result) = result {
                 self.has_ended = true;
                 self.record(match &result {
-                    Ok(reply) if reply.is_allowed() => WaitEnd::Admitted,
-                    Ok(_) => WaitEnd::Rejected,
-                    Err(_) => WaitEnd::Failed,
+                    Ok(reply) if reply.is_allowed() => "admitted",
+                    Ok(_) => "rejected",
+                    // The store could not decide.
+                    Err(_) => "failed",
                 });
                 return Poll::Ready(Some(result));
             }
@@ -306,7 +307,7 @@ impl WaitingCall {
         }
     }
 
-    fn record(&mut self, end: WaitEnd) {
+    fn record(&mut self, end: &'static str) {
         if let Some((name, started)) = self.waits.take() {
             report::wait_ended(name, &started, end);
         }
@@ -342,7 +343,7 @@ impl WaitingCall {
 impl Drop for WaitingCall {
     fn drop(&mut self) {
         if !self.has_ended {
-            self.record(WaitEnd::Dropped);
+            self.record("dropped");
         }
         self.waiting.calls.fetch_sub(1, Ordering::Relaxed);
         let Some(shared) = lock(&self.ticket.place).line.take() else { return };

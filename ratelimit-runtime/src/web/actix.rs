@@ -38,14 +38,13 @@
 //! implements `From<Rejection>` and `ResponseError`.
 
 use std::future::{Future, Ready, poll_fn, ready};
-use std::mem::take;
 use std::net::IpAddr;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use actix_web::body::{BoxBody, EitherBody, MessageBody};
+use actix_web::body::{BodySize, BoxBody, EitherBody, MessageBody};
 use actix_web::dev::{Payload, ResponseHead, Service, ServiceRequest, ServiceResponse, Transform};
 use actix_web::error::ErrorInternalServerError;
 use actix_web::http::StatusCode;
@@ -55,10 +54,10 @@ use http::Request;
 use http::response::Parts;
 
 use super::address::Clients;
-use super::address::sealed::RequestAccess;
+use super::address::RequestAccess;
 use super::config::LayerConfig;
-use super::middleware::ServerRequest;
-use super::rejected::{RejectedRequest, TextResponse};
+use super::middleware::{ServerRequest, respond};
+use super::rejected::TextResponse;
 use super::settings::{body_setting, limit_settings, server_settings};
 use super::slots::{HeldBody, NO_LAYER_HOLDS};
 use super::{Client, RequestSlots, rejected};
@@ -169,57 +168,59 @@ where
         self.service.poll_ready(context)
     }
 
-    fn call(&self, request: ServiceRequest) -> Self::Future {
+    fn call(&self, mut request: ServiceRequest) -> Self::Future {
         let (config, service) = (Arc::clone(&self.config), Rc::clone(&self.service));
-        Box::pin(async move { handle(&config, &*service, request).await })
+        Box::pin(async move {
+            let mut scope = config.scope(&mut request, false);
+            let admission = if let Some(admission) = config.start_check(&mut request, &mut scope) {
+                admission
+            } else {
+                let checked = poll_fn(|context| scope.poll_check(context)).await;
+                config.conclude(&mut request, &mut scope, checked)
+            };
+            if let Err(response) = admission {
+                let response =
+                    request.into_response(actix_response(response)).map_into_right_body();
+                return Ok(response.map_body(|_, body| HeldBody::free(body)));
+            }
+            let mut handler = pin!(service.call(request));
+            let response =
+                poll_fn(|context| scope.log.sync_scope(|| handler.as_mut().poll(context))).await;
+            match response {
+                Ok(response) => {
+                    let mut response = response.map_into_left_body();
+                    let mut head = http_head(response.response().head());
+                    let slots = config.finish(&mut scope, &mut head);
+                    *response.headers_mut() = actix_headers(&head.headers);
+                    let is_at_end = response.response().body().size().is_eof();
+                    Ok(response.map_body(|_, body| HeldBody::new(body, slots, is_at_end)))
+                }
+                Err(error) => {
+                    // The error becomes this response outside of this middleware.
+                    config
+                        .settle(&scope, |counts| counts(&http_head(error.error_response().head())));
+                    Err(error)
+                }
+            }
+        })
     }
 }
 
-/// Limits and handles a request.
-async fn handle<S, B>(
-    config: &ActixConfig,
-    service: &S,
-    mut request: ServiceRequest,
-) -> Result<ServiceResponse<HeldBody<EitherBody<B>>>, Error>
-where
-    S: Service<ServiceRequest, Response = ServiceResponse<B>, Error = Error>,
-    B: MessageBody + 'static,
-{
-    let unhandled = |response, request: ServiceRequest| {
-        let response = request.into_response(actix_response(response)).map_into_right_body();
-        response.map_body(|_, body| HeldBody::free(body))
-    };
-    let mut scope = config.scope(&mut request);
-    let decided = match config.start_check(&request, &mut scope) {
-        Err(refused) => return Ok(unhandled(refused.into_http(400, None), request)),
-        Ok(Some(decided)) => decided,
-        Ok(None) => poll_fn(|context| scope.poll_check(context)).await,
-    };
-    match decided {
-        Ok(decision) => config.admit(&scope, decision, &mut request),
-        Err(rejection) => {
-            let mut rejected = RejectedRequest::new(&rejection, &scope.log).response();
-            config.write_headers(&scope, rejected.headers_mut());
-            return Ok(unhandled(rejected, request));
-        }
+impl<B: MessageBody> MessageBody for HeldBody<B> {
+    type Error = B::Error;
+
+    fn size(&self) -> BodySize {
+        self.body.size()
     }
-    let mut handler = pin!(service.call(request));
-    let response = poll_fn(|context| scope.log.sync_scope(|| handler.as_mut().poll(context))).await;
-    match response {
-        Ok(response) => {
-            let mut response = response.map_into_left_body();
-            let mut head = http_head(response.response().head());
-            config.finish(&scope, &mut head);
-            copy_written(&head.headers, response.headers_mut());
-            let (is_at_end, slots) =
-                (response.response().body().size().is_eof(), take(&mut scope.permits));
-            Ok(response.map_body(|_, body| HeldBody::new(body, slots, is_at_end)))
-        }
-        Err(error) => {
-            // The error becomes this response outside of this middleware.
-            config.settle(&scope, |counts| counts(&http_head(error.error_response().head())));
-            Err(error)
-        }
+
+    fn poll_next(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<web::Bytes, B::Error>>> {
+        let this = self.project();
+        let chunk = std::task::ready!(this.body.poll_next(context));
+        this.slots.free_after(chunk.as_ref(), false);
+        Poll::Ready(chunk)
     }
 }
 
@@ -264,11 +265,11 @@ pub fn route(request: &ServiceRequest) -> String {
 /// has the headers of the limit that rejected the request.
 impl ResponseError for Rejection {
     fn status_code(&self) -> StatusCode {
-        status_code(rejected::status(self))
+        StatusCode::from_u16(rejected::status(self)).unwrap_or_default()
     }
 
     fn error_response(&self) -> HttpResponse<BoxBody> {
-        actix_response(self.clone().into())
+        actix_response(respond(self))
     }
 }
 
@@ -288,39 +289,27 @@ fn http_head(head: &ResponseHead) -> Parts {
     parts
 }
 
-/// Copies the headers that a middleware has written.
-fn copy_written(from: &http::HeaderMap, to: &mut HeaderMap) {
-    for name in from.keys() {
-        let values = || from.get_all(name).into_iter().map(http::HeaderValue::as_bytes);
-        let Ok(name) = HeaderName::from_bytes(name.as_str().as_bytes()) else { continue };
-        if values().eq(to.get_all(&name).map(HeaderValue::as_bytes)) {
-            continue;
-        }
-        to.remove(&name);
-        for value in values().filter_map(|value| HeaderValue::from_bytes(value).ok()) {
-            to.append(name.clone(), value);
-        }
-    }
-}
-
 /// Converts the response of a rejected request.
 fn actix_response(response: http::Response<String>) -> HttpResponse {
     let (head, body) = response.into_parts();
-    let mut response = HttpResponse::build(status_code(head.status.as_u16()));
-    for (name, value) in &head.headers {
-        response.append_header((name.as_str(), value.as_bytes()));
-    }
-    response.body(body)
-}
-
-fn status_code(status: u16) -> StatusCode {
-    StatusCode::from_u16(status).unwrap_or(StatusCode::SERVICE_UNAVAILABLE)
+    let status = StatusCode::from_u16(head.status.as_u16()).unwrap_or_default();
+    let mut response = HttpResponse::with_body(status, body).map_into_boxed_body();
+    *response.headers_mut() = actix_headers(&head.headers);
+    response
 }
 
 fn http_headers(headers: &HeaderMap) -> http::HeaderMap {
     let convert = |(name, value): (&HeaderName, &HeaderValue)| {
         let name = http::HeaderName::from_bytes(name.as_str().as_bytes()).ok()?;
         Some((name, http::HeaderValue::from_bytes(value.as_bytes()).ok()?))
+    };
+    headers.iter().filter_map(convert).collect()
+}
+
+fn actix_headers(headers: &http::HeaderMap) -> HeaderMap {
+    let convert = |(name, value): (&http::HeaderName, &http::HeaderValue)| {
+        let name = HeaderName::from_bytes(name.as_str().as_bytes()).ok()?;
+        Some((name, HeaderValue::from_bytes(value.as_bytes()).ok()?))
     };
     headers.iter().filter_map(convert).collect()
 }
@@ -339,40 +328,28 @@ impl ServerRequest for ServiceRequest {
     }
 }
 
-impl RequestAccess for HttpRequest {
-    fn peer(&self) -> Option<IpAddr> {
-        self.peer_addr().map(|address| address.ip())
-    }
+/// Gives access to a request before and after its body is taken: both types have the same methods.
+macro_rules! accessed {
+    ($($request:ty),+) => {$(
+        impl RequestAccess for $request {
+            fn peer(&self) -> Option<IpAddr> {
+                self.peer_addr().map(|address| address.ip())
+            }
 
-    fn lines<'a>(&'a self, name: &str) -> impl Iterator<Item = &'a [u8]> + use<'a> {
-        self.headers().get_all(name).map(HeaderValue::as_bytes)
-    }
+            fn lines<'a>(&'a self, name: &str) -> impl Iterator<Item = &'a [u8]> + use<'a> {
+                self.headers().get_all(name).map(HeaderValue::as_bytes)
+            }
 
-    fn extension<T: Clone + Send + Sync + 'static>(&self) -> Option<T> {
-        self.extensions().get().cloned()
-    }
+            fn extension<T: Clone + Send + Sync + 'static>(&self) -> Option<T> {
+                self.extensions().get().cloned()
+            }
 
-    fn clients(&self) -> Option<Clients> {
-        let of_application =
-            || self.app_data::<web::Data<Clients>>().map(|clients| (***clients).clone());
-        self.extension().or_else(of_application)
-    }
+            fn clients(&self) -> Option<Clients> {
+                let of_application = || self.app_data::<web::Data<Clients>>();
+                self.extension().or_else(|| of_application().map(|clients| (***clients).clone()))
+            }
+        }
+    )+};
 }
 
-impl RequestAccess for ServiceRequest {
-    fn peer(&self) -> Option<IpAddr> {
-        self.request().peer()
-    }
-
-    fn lines<'a>(&'a self, name: &str) -> impl Iterator<Item = &'a [u8]> + use<'a> {
-        self.request().lines(name)
-    }
-
-    fn extension<T: Clone + Send + Sync + 'static>(&self) -> Option<T> {
-        self.request().extension()
-    }
-
-    fn clients(&self) -> Option<Clients> {
-        self.request().clients()
-    }
-}
+accessed!(HttpRequest, ServiceRequest);

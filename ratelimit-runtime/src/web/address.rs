@@ -9,7 +9,6 @@ use std::sync::Arc;
 use http::{Extensions, HeaderMap, HeaderValue, Request, request};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
-use self::sealed::RequestAccess;
 use super::hops::ProxyHeader;
 use super::setup;
 use crate::key::Client;
@@ -93,15 +92,13 @@ impl Clients {
     pub fn behind_proxies<N: AsRef<str>>(
         proxies: impl IntoIterator<Item = N>,
     ) -> Result<Self, ParseNetworkError> {
-        let network = |text: &str| match text.parse::<IpAddr>() {
-            Ok(address) => Ok(IpNet::from(address.to_canonical())),
-            Err(_) => match text.parse().map(canonical) {
-                Ok(network) if network.prefix_len() < FEWEST_BITS => {
-                    Err(ParseNetworkError::new(text, HAS_CLIENTS))
-                }
-                Ok(network) => Ok(network),
+        let network = |text: &str| {
+            let address = text.parse().map(|address: IpAddr| address.into());
+            match address.or_else(|_| text.parse()).map(canonical) {
+                Ok(network) if network.prefix_len() >= FEWEST_BITS => Ok(network),
+                Ok(_) => Err(ParseNetworkError::new(text, HAS_CLIENTS)),
                 Err(_) => Err(ParseNetworkError::new(text, IS_NO_NETWORK)),
-            },
+            }
         };
         let trusted = proxies.into_iter().map(|proxy| network(proxy.as_ref()));
         Ok(Self { trusted: trusted.collect::<Result<_, _>>()?, ..Self::direct() })
@@ -301,30 +298,24 @@ error_of_text!(ParseNetworkError);
 
 /// A request whose client [`Clients`] can identify: a request of the `http` crate, actix-web or tonic. This trait is
 /// sealed.
-pub trait IncomingRequest: sealed::RequestAccess {}
+pub trait IncomingRequest: RequestAccess {}
 
-impl<R: sealed::RequestAccess> IncomingRequest for R {}
+impl<R: RequestAccess> IncomingRequest for R {}
 
-pub(super) mod sealed {
-    use std::net::IpAddr;
+#[allow(unreachable_pub, reason = "it seals a public trait")]
+pub trait RequestAccess {
+    /// Returns the address of the peer of the connection.
+    fn peer(&self) -> Option<IpAddr>;
 
-    use super::Clients;
+    /// Returns the lines of the header called `name`.
+    fn lines<'a>(&'a self, name: &str) -> impl Iterator<Item = &'a [u8]> + use<'a, Self>;
 
-    #[allow(unreachable_pub, reason = "it seals a public trait")]
-    pub trait RequestAccess {
-        /// Returns the address of the peer of the connection.
-        fn peer(&self) -> Option<IpAddr>;
+    /// Returns a value in the extensions of the request.
+    fn extension<T: Clone + Send + Sync + 'static>(&self) -> Option<T>;
 
-        /// Returns the lines of the header called `name`.
-        fn lines<'a>(&'a self, name: &str) -> impl Iterator<Item = &'a [u8]> + use<'a, Self>;
-
-        /// Returns a value in the extensions of the request.
-        fn extension<T: Clone + Send + Sync + 'static>(&self) -> Option<T>;
-
-        /// Returns the `Clients` that the application has set for the request.
-        fn clients(&self) -> Option<Clients> {
-            self.extension()
-        }
+    /// Returns the `Clients` that the application has set for the request.
+    fn clients(&self) -> Option<Clients> {
+        self.extension()
     }
 }
 

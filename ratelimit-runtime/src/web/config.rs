@@ -9,7 +9,6 @@ use http::response::Parts;
 
 use super::address::Clients;
 use super::headers;
-use super::obey::{Obedience, ObeyedRequest};
 use super::rejected::BodyFn;
 use crate::check::{AdmittedCall, AnyPart, CallFuture, Part, undecided};
 use crate::key::{Key, KeyWriter, OwnedKey};
@@ -27,7 +26,8 @@ pub(crate) struct LayerConfig<R, E> {
     fixed: Vec<Limit>,
     /// What adds the limits of a request: one for each fixed limit, and those of the application.
     sources: Vec<Arc<LimitSource<R, E>>>,
-    pub(super) is_exempt: Option<ExemptFn<R>>,
+    /// Returns whether a request passes without a check.
+    pub(super) is_exempt: Option<Arc<dyn Fn(&R) -> bool + Send + Sync>>,
     /// Puts the decision about an admitted request into it.
     pub(super) expose: Option<fn(&mut R, Decision)>,
     /// `None` for the current limiter.
@@ -43,9 +43,6 @@ pub(crate) struct LayerConfig<R, E> {
 type LimitSource<R, E> = dyn Fn(&R, &mut PutFn<'_>) -> Result<(), E> + Send + Sync;
 
 type PutFn<'a> = dyn FnMut(&Limit, &dyn Key, u64) + 'a;
-
-/// Returns whether a request passes without a check.
-type ExemptFn<R> = Arc<dyn Fn(&R) -> bool + Send + Sync>;
 
 /// Returns whether a request with this response counts.
 pub(super) type CountFn = Arc<dyn Fn(&Parts) -> bool + Send + Sync>;
@@ -105,12 +102,8 @@ impl<R, E> LayerConfig<R, E> {
              `RateLimiter::acquire`",
             limit.name()
         );
-        if limit.is_in_flight() {
-            self.set_settled();
-        } else if self.settles {
-            assert_settles(&limit);
-        }
         self.fixed.push(limit);
+        self.settle_if(limit.is_in_flight());
         self.server.log.expect(&limit);
         self.server.policy = headers::policy(&self.server.log);
         self.sources.push(Arc::new(move |request, put| {
@@ -132,14 +125,21 @@ impl<R, E> LayerConfig<R, E> {
         }));
     }
 
-    /// Makes charges that can be settled.
+    /// Makes charges that can be settled if a setting or a limit needs it.
     ///
     /// # Panics
     ///
-    /// If a limit has a lease.
-    pub(super) fn set_settled(&mut self) {
-        self.fixed.iter().for_each(assert_settles);
-        self.settles = true;
+    /// If the charges are settled, and a limit has a lease.
+    pub(super) fn settle_if(&mut self, is_needed: bool) {
+        self.settles |= is_needed;
+        if let Some(limit) = self.fixed.iter().find(|limit| self.settles && limit.leases()) {
+            panic!(
+                "`{}` has a lease, and leased units belong to no request, so a layer with `count_if` or with a limit \
+                 of calls in flight cannot give them back: remove the lease, or add the limit to another layer or \
+                 middleware",
+                limit.name()
+            );
+        }
     }
 
     /// Returns whether a request can hold slots.
@@ -156,21 +156,13 @@ impl<R, E> LayerConfig<R, E> {
     /// (`benches/all -- layer`). If this process decides, the check is ready at once, unless the call waits. A call to
     /// Redis is sent when the check is polled.
     ///
-    /// If there is a `first`, it receives the first limit of the request, with its key.
+    /// `keep` receives each limit of the request, with its key.
     pub(super) fn start(
         &self,
         request: &R,
         check: &mut Option<CallFuture<AdmittedCall>>,
-        mut first: Option<&mut FirstLimit>,
+        mut keep: impl FnMut(&Limit, &dyn Key),
     ) -> Result<(), E> {
-        let mut keep = |limit: &Limit, key: &dyn Key| {
-            // A limit that remembers has the id of the request as its key.
-            if !limit.policy().once
-                && let Some(first) = first.take()
-            {
-                *first = Some((*limit, OwnedKey::of(key)));
-            }
-        };
         if let ([only], [_]) = (&*self.sources, &*self.fixed) {
             // Saves copying the key (`benches/all -- layer`).
             return only(request, &mut |limit, key, cost| {
@@ -213,32 +205,6 @@ impl<R, E> LayerConfig<R, E> {
             |error| CallFuture::decided(undecided(first, error).map(AdmittedCall::from)),
         )
     }
-}
-
-/// The first limit of a request, and its key there.
-pub(super) type FirstLimit = Option<(Limit, OwnedKey)>;
-
-impl<R, E> LayerConfig<R, E> {
-    /// Begins a request to a service that is obeyed; `None` if it has no limit, or no limiter.
-    pub(super) fn obeyed(
-        &self,
-        obedience: &Arc<Obedience>,
-        first: FirstLimit,
-    ) -> Option<ObeyedRequest> {
-        let (limit, key) = first.filter(|(limit, _)| !limit.policy().shadow)?;
-        let begin = |limiter: &RateLimiter| Some(obedience.begin(limiter, limit, key));
-        limiter::with_current(self.limiter.as_ref(), || limit.policy().scope, begin, |_| None)
-    }
-}
-
-/// Asserts that charges of a limit can be settled.
-fn assert_settles(limit: &Limit) {
-    assert!(
-        !limit.leases(),
-        "`{}` has a lease, and leased units belong to no request, so a layer with `count_if` or with a limit of calls \
-         in flight cannot give them back: remove the lease, or add the limit to another layer or middleware",
-        limit.name()
-    );
 }
 
 // Not derived: a request type need not implement `Clone`.

@@ -16,6 +16,7 @@ use http::header::{CACHE_CONTROL, RETRY_AFTER};
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 use crate::limit::{Name, Quota};
+use crate::one_or_many::OneOrMany;
 use crate::report::request_log::{LoggedLimit, RequestLog};
 
 // Statics, so that no call checks and copies a name (`benches/all -- layer`).
@@ -132,15 +133,10 @@ pub(super) fn split(text: &[u8], separator: u8) -> impl Iterator<Item = &[u8]> {
 /// The value of `RateLimit`: an item for each limit with a decision. The limits that rejected the request come first,
 /// the one with the longest wait before the others. If the response has `Retry-After`, an item has no later `t`.
 fn state(log: &RequestLog, retry_after: Option<u64>) -> Option<HeaderValue> {
-    let mut sorted;
-    let mut limits = &log.limits;
-    if limits.len() > 1 {
-        sorted = limits.clone();
-        sorted.sort_by_key(|limit| Reverse(rejected_after(limit, retry_after)));
-        limits = &sorted;
-    }
-    let decided = limits.iter().filter_map(|limit| Some((limit, limit.decided()?)));
-    list(log, decided, |text, (limit, (decision, seconds))| {
+    let decided = log.limits.iter().filter_map(|limit| Some((limit, limit.decided()?)));
+    let mut sorted: OneOrMany<_> = decided.collect();
+    sorted.sort_by_key(|(limit, _)| Reverse(rejected_after(limit, retry_after)));
+    list(log, sorted.into_iter(), |text, (limit, (decision, seconds))| {
         push_parameter(text, ";r=", decision.remaining);
         // The end of a call in flight is unknown.
         if !limit.quota.is_in_flight() && retry_after.is_none_or(|wait| seconds <= wait) {

@@ -6,6 +6,8 @@
 use std::borrow::Cow;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
+use super::headers::split;
+
 /// The header in which trusted proxies write the address of the client: see
 /// [`Clients::header`](super::Clients::header).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,7 +76,7 @@ impl ProxyHeader {
             (*self == Self::Forwarded, self.name().eq_ignore_ascii_case(CLOUDFRONT));
         let mut rest = Some(line);
         let elements = std::iter::from_fn(move || {
-            let (before, last) = split_last(rest?, b',', is_quoted);
+            let (before, last) = split_last(rest?, is_quoted);
             rest = before;
             Some(last.trim_ascii())
         });
@@ -89,16 +91,16 @@ impl ProxyHeader {
     }
 }
 
-/// Splits `text` at the last `separator`: returns the text before it, if there is one, and the text after it.
-/// If strings can be `quoted`, a separator in a string does not count.
-fn split_last(text: &[u8], separator: u8, quoted: bool) -> (Option<&[u8]>, &[u8]) {
+/// Splits `text` at the last comma: returns the text before it, if there is one, and the text after it. If strings can
+/// be `quoted`, a comma in a string does not count.
+fn split_last(text: &[u8], quoted: bool) -> (Option<&[u8]>, &[u8]) {
     let mut is_inside = false;
     for at in (0..text.len()).rev() {
         if quoted && text[at] == b'"' {
             let escapes = text[..at].iter().rev().take_while(|byte| **byte == b'\\').count();
             // A quote is escaped only in a string; an opening quote follows `=`.
             is_inside ^= !is_inside || escapes.is_multiple_of(2);
-        } else if !is_inside && text[at] == separator {
+        } else if !is_inside && text[at] == b',' {
             return (Some(&text[..at]), &text[at + 1..]);
         }
     }
@@ -107,14 +109,8 @@ fn split_last(text: &[u8], separator: u8, quoted: bool) -> (Option<&[u8]>, &[u8]
 
 /// Returns the address of `for=` in an element of `Forwarded`; `None` unless there is exactly one.
 fn node(element: &[u8]) -> Option<IpAddr> {
-    let (mut rest, mut found) = (Some(element), None);
-    while let Some(text) = rest {
-        let (before, pair) = split_last(text, b';', true);
-        rest = before;
-        let pair = pair.trim_ascii();
-        if pair.is_empty() {
-            continue;
-        }
+    let mut found = None;
+    for pair in split(element, b';') {
         let (name, value) = std::str::from_utf8(pair).ok()?.split_once('=')?;
         if name.eq_ignore_ascii_case("for") && found.replace(value).is_some() {
             return None;

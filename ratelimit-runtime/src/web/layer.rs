@@ -18,12 +18,12 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use super::config::LayerConfig;
-use super::middleware::{RequestDecision, RequestScope};
+use super::middleware::{RequestScope, ServerRequest};
 use super::outbound::OutboundLayer;
-use super::rejected::{RejectedRequest, TextResponse};
+use super::rejected::TextResponse;
 use super::response::{Http, ResponseFormat};
 use super::settings::{body_setting, limit_settings, server_settings};
-use super::slots::HeldBody;
+use super::slots::{HeldBody, HeldSlots};
 use super::unread::UnreadBody;
 use crate::printing::debug_by_name;
 
@@ -270,50 +270,18 @@ where
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let (mut parts, body) = request.into_parts();
         let layer = self.layer.clone();
-        let mut scope = layer.config.scope(&mut parts);
-        let stage = match layer.config.start_check(&parts, &mut scope) {
+        let is_grpc = F::is_grpc(&parts);
+        let mut scope = layer.config.scope(&mut parts, is_grpc);
+        let stage = match layer.config.start_check(&mut parts, &mut scope) {
             // The usual request needs no clone of the service.
-            Ok(Some(decided)) => layer.conclude(&mut scope, decided, &mut self.inner, parts, body),
-            Ok(None) => RequestStage::Arrived { request: Some((self.take_ready(), parts, body)) },
-            Err(response) => {
-                RequestStage::unhandled(F::refuse(response, scope.log.is_grpc), &parts, body)
+            Some(Ok(())) => RequestStage::admitted(&mut scope, &mut self.inner, parts, body),
+            Some(Err(response)) => {
+                drop(self.take_ready());
+                RequestStage::unhandled(response.map(F::body), &parts, body)
             }
+            None => RequestStage::Arrived { request: Some((self.take_ready(), parts, body)) },
         };
-        if let RequestStage::Unhandled { .. } = stage {
-            drop(self.take_ready());
-        }
         ResponseFuture { stage, scope, layer }
-    }
-}
-
-impl<F> RateLimitLayer<F> {
-    /// Calls the service, which is ready, with an admitted request, or responds to a rejected one.
-    // Inlined, because a call copies the request (`benches/all -- layer`).
-    #[inline]
-    fn conclude<S, B: Body, C>(
-        &self,
-        scope: &mut RequestScope,
-        decided: RequestDecision,
-        service: &mut S,
-        mut parts: Parts,
-        body: B,
-    ) -> RequestStage<S, S::Future, S::Response, B>
-    where
-        S: Service<Request<B>, Response = Response<C>>,
-        F: ResponseFormat<C>,
-    {
-        match decided {
-            Ok(decision) => {
-                self.config.admit(scope, decision, &mut parts);
-                let request = Request::from_parts(parts, body);
-                RequestStage::Admitted { handler: scope.log.sync_scope(|| service.call(request)) }
-            }
-            Err(rejection) => {
-                let mut response = F::build(&RejectedRequest::new(&rejection, &scope.log));
-                self.config.write_headers(scope, response.headers_mut());
-                RequestStage::unhandled(response, &parts, body)
-            }
-        }
     }
 }
 
@@ -350,8 +318,16 @@ pin_project! {
     }
 }
 
-impl<S, H, R, B: Body> RequestStage<S, H, R, B> {
-    fn unhandled(response: R, request: &Parts, body: B) -> Self {
+impl<S: Service<Request<B>>, B: Body> RequestStage<S, S::Future, S::Response, B> {
+    /// Calls the service, which is ready.
+    // Inlined, because a call copies the request (`benches/all -- layer`).
+    #[inline]
+    fn admitted(scope: &mut RequestScope, service: &mut S, parts: Parts, body: B) -> Self {
+        let request = Request::from_parts(parts, body);
+        Self::Admitted { handler: scope.log.sync_scope(|| service.call(request)) }
+    }
+
+    fn unhandled(response: S::Response, request: &Parts, body: B) -> Self {
         Self::Unhandled { response: Some(response), unread: UnreadBody::of(request, body) }
     }
 }
@@ -371,23 +347,24 @@ where
         loop {
             let next = match this.stage.as_mut().project() {
                 RequestStageProjection::Arrived { request } => {
-                    let decided = ready!(scope.poll_check(context));
-                    let (mut service, parts, body) = request.take().expect(COMPLETED);
-                    this.layer.conclude(scope, decided, &mut service, parts, body)
+                    let checked = ready!(scope.poll_check(context));
+                    let (mut service, mut parts, body) = request.take().expect(COMPLETED);
+                    match config.conclude(&mut parts, scope, checked) {
+                        Ok(()) => RequestStage::admitted(scope, &mut service, parts, body),
+                        Err(response) => {
+                            RequestStage::unhandled(response.map(F::body), &parts, body)
+                        }
+                    }
                 }
                 RequestStageProjection::Admitted { handler } => {
                     let result = ready!(scope.log.sync_scope(|| handler.poll(context)));
-                    let finished = result.map(|response| {
-                        let (mut head, body) = response.into_parts();
-                        config.finish(scope, &mut head);
-                        (head, body)
-                    });
                     // An error frees the slots.
-                    let slots = mem::take(&mut scope.permits);
-                    return Poll::Ready(finished.map(|(head, body)| {
-                        let is_at_end = body.is_end_stream();
-                        Response::from_parts(head, HeldBody::new(body, slots, is_at_end))
-                    }));
+                    let finished = result.inspect_err(|_| scope.permits = HeldSlots::default());
+                    let (mut head, body) = finished?.into_parts();
+                    let (slots, is_at_end) =
+                        (config.finish(scope, &mut head), body.is_end_stream());
+                    let body = HeldBody::new(body, slots, is_at_end);
+                    return Poll::Ready(Ok(Response::from_parts(head, body)));
                 }
                 RequestStageProjection::Unhandled { response, unread } => {
                     if let Some(unread) = unread {

@@ -1,21 +1,22 @@
 //! The part of a rate-limiting middleware that is the same in every framework. `layer` (tower) and `actix` call it.
 
+use std::mem::take;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
 use http::header::{CACHE_CONTROL, RETRY_AFTER};
 use http::response::Parts;
 use http::{HeaderMap, Request, Response, StatusCode};
 
 use super::accept::prefers_json;
-use super::address::sealed::RequestAccess;
+use super::address::RequestAccess;
 use super::config::{CountFn, LayerConfig, ServerSettings};
 use super::headers::{self, NO_STORE};
 use super::rejected::{CustomBody, RejectedRequest, TextResponse};
 use super::slots::{HeldSlots, RequestSlots};
 use crate::check::{AdmittedCall, CallFuture, Permit};
-use crate::reply::{Decision, Rejection};
+use crate::reply::Rejection;
 use crate::report::request_log::{self, LoggedLimit, RequestLog};
 
 /// A request of a server, in the type of a framework.
@@ -25,10 +26,6 @@ pub(crate) trait ServerRequest: RequestAccess {
 
     /// Puts a value into the extensions of the request.
     fn insert<T: Clone + Send + Sync + 'static>(&mut self, value: T);
-
-    fn is_grpc(&self) -> bool {
-        false
-    }
 
     /// Returns whether the client prefers JSON to plain text.
     fn prefers_json(&self) -> bool {
@@ -47,12 +44,15 @@ pub(crate) struct RequestScope {
     undecided: Option<String>,
 }
 
-/// The decision about a request; `None` if it has no limits.
-pub(crate) type RequestDecision = Result<Option<Decision>, Rejection>;
+/// `Ok` if a request is handled, or the response to one that is not.
+pub(crate) type Admission = Result<(), Response<String>>;
+
+/// The result of a check of a request; `None` if the request has no limits.
+type CheckedRequest = Result<Option<AdmittedCall>, Rejection>;
 
 impl<R: ServerRequest> LayerConfig<R, TextResponse> {
-    /// Returns the scope of a request that has arrived.
-    pub(crate) fn scope(&self, request: &mut R) -> RequestScope {
+    /// Returns the scope of a request that has arrived. If it `is_grpc`, the response to its rejection is a status.
+    pub(crate) fn scope(&self, request: &mut R, is_grpc: bool) -> RequestScope {
         let ServerSettings { clients, body, requires_decision, log, .. } = &self.server;
         if let Some(clients) = clients {
             request.insert(clients.clone());
@@ -64,7 +64,7 @@ impl<R: ServerRequest> LayerConfig<R, TextResponse> {
         let outer = || request_log::with_current(|log| log.body.clone())?;
         let mut log = Box::new(log.clone());
         log.prefers_json = request.prefers_json();
-        log.is_grpc = request.is_grpc();
+        log.is_grpc = is_grpc;
         log.body = custom.map(|body| Arc::new(body) as _).or_else(outer);
         let undecided = requires_decision.then(|| {
             let head = request.head();
@@ -73,39 +73,59 @@ impl<R: ServerRequest> LayerConfig<R, TextResponse> {
         RequestScope { log, permits: HeldSlots::default(), check: None, undecided }
     }
 
-    /// Starts the check of a request. Returns the decision; `None` while there is none. The error is the response to a
-    /// request whose limits cannot be chosen.
+    /// Starts the check of a request. Returns `None` while there is no decision.
     pub(crate) fn start_check(
         &self,
-        request: &R,
+        request: &mut R,
         scope: &mut RequestScope,
-    ) -> Result<Option<RequestDecision>, TextResponse> {
+    ) -> Option<Admission> {
         if self.is_exempt(request) {
             scope.log.limits.clear();
             scope.undecided = None;
         } else {
-            scope.log.sync_scope(|| self.start(request, &mut scope.check, None))?;
-        }
-        Ok(match &mut scope.check {
-            None => Some(Ok(None)),
-            Some(CallFuture::Decided(decided)) => {
-                decided.take().map(|decided| scope.keep(decided.map_err(|it| *it)))
+            let start = || self.start(request, &mut scope.check, |_, _| ());
+            if let Err(refused) = scope.log.sync_scope(start) {
+                #[cfg(feature = "tonic")]
+                if scope.log.is_grpc {
+                    return Some(Err(super::tonic::refuse(refused)));
+                }
+                return Some(Err(refused.into_http(400, None)));
             }
-            Some(CallFuture::Pending(_)) => None,
-        })
+        }
+        let checked = match &mut scope.check {
+            None => Ok(None),
+            Some(CallFuture::Decided(decided)) => decided.take()?.map(Some).map_err(|it| *it),
+            Some(CallFuture::Pending(_)) => return None,
+        };
+        Some(self.conclude(request, scope, checked))
     }
 
-    /// Puts into the extensions of an admitted request what its handler finds there: the decision, and its slots with
-    /// those of the layers outside of this one, which are there already.
-    pub(crate) fn admit(&self, scope: &RequestScope, decision: Option<Decision>, request: &mut R) {
+    /// Ends the check of a request. Keeps the permits of an admitted one until its response, and puts into its
+    /// extensions what its handler finds there: the decision, and its slots with those of the layers outside of this
+    /// one, which are there already.
+    pub(crate) fn conclude(
+        &self,
+        request: &mut R,
+        scope: &mut RequestScope,
+        checked: CheckedRequest,
+    ) -> Admission {
+        let admitted = checked.map_err(|rejection| {
+            let mut response = rejected(&rejection, &scope.log);
+            self.write_headers(scope, response.headers_mut());
+            response
+        })?;
+        if let Some(call) = admitted {
+            scope.permits = HeldSlots::of(call.permits);
+            if let Some(expose) = self.expose {
+                expose(request, call.decision);
+            }
+        }
         if self.may_hold() {
             let mut slots = request.extension::<RequestSlots>().unwrap_or_default();
             slots.add(&scope.permits);
             request.insert(slots);
         }
-        if let (Some(expose), Some(decision)) = (self.expose, decision) {
-            expose(request, decision);
-        }
+        Ok(())
     }
 
     /// Gives the charges of rates back if the response does not count. `counts` applies the setting to the response.
@@ -118,11 +138,12 @@ impl<R: ServerRequest> LayerConfig<R, TextResponse> {
     }
 
     /// Ends an admitted request: settles its charges by its response, and adds the headers that report the limits.
+    /// Returns its slots, which the body of the response holds.
     ///
     /// # Panics
     ///
     /// If a limit had to decide about the request, and none has.
-    pub(crate) fn finish(&self, scope: &RequestScope, head: &mut Parts) {
+    pub(crate) fn finish(&self, scope: &mut RequestScope, head: &mut Parts) -> HeldSlots {
         if let Some(request) = &scope.undecided {
             assert!(
                 scope.log.has_decided,
@@ -139,10 +160,11 @@ impl<R: ServerRequest> LayerConfig<R, TextResponse> {
             head.headers.entry(CACHE_CONTROL).or_insert(NO_STORE);
         }
         self.write_headers(scope, &mut head.headers);
+        take(&mut scope.permits)
     }
 
     /// Adds the headers that report the limits of a request. An outer middleware reports them beside its own.
-    pub(crate) fn write_headers(&self, scope: &RequestScope, headers: &mut HeaderMap) {
+    fn write_headers(&self, scope: &RequestScope, headers: &mut HeaderMap) {
         if request_log::with_current(|outer| outer.join(&scope.log)).is_some() {
             return;
         }
@@ -156,42 +178,34 @@ impl<R: ServerRequest> LayerConfig<R, TextResponse> {
 
 impl RequestScope {
     /// Polls the check of the request.
-    pub(crate) fn poll_check(&mut self, context: &mut Context<'_>) -> Poll<RequestDecision> {
+    pub(crate) fn poll_check(&mut self, context: &mut Context<'_>) -> Poll<CheckedRequest> {
         let Some(check) = &mut self.check else { return Poll::Ready(Ok(None)) };
-        let decided = ready!(self.log.sync_scope(|| Pin::new(check).poll(context)));
-        Poll::Ready(self.keep(decided))
-    }
-
-    /// Keeps the permits of the request until its response.
-    fn keep(&mut self, decided: Result<AdmittedCall, Rejection>) -> RequestDecision {
-        let call = decided?;
-        self.permits = HeldSlots::of(call.permits);
-        Ok(Some(call.decision))
+        self.log.sync_scope(|| Pin::new(check).poll(context)).map_ok(Some)
     }
 }
 
-/// Builds the response of a rejection that a handler returns. Behind a middleware, `build` receives the format
-/// that the client prefers, and the middleware adds the headers. Elsewhere, this function adds the headers that
-/// report the limit.
-pub(crate) fn respond<B>(
-    rejection: &Rejection,
-    build: impl FnOnce(&RejectedRequest<'_>) -> Response<B>,
-) -> Response<B> {
+/// Builds the response of a rejection that a handler returns. Behind a middleware, it has the format that the client
+/// prefers, and the middleware adds the headers. Elsewhere, this function adds the headers that report the limit.
+pub(crate) fn respond(rejection: &Rejection) -> Response<String> {
     let recorded = |log: &mut RequestLog| {
         log.reject(rejection);
         log.clone()
     };
     if let Some(log) = request_log::with_current(recorded) {
-        return build(&RejectedRequest::new(rejection, &log));
+        return rejected(rejection, &log);
     }
     let mut log = RequestLog::default();
     log.reject(rejection);
-    let mut response = build(&RejectedRequest::new(rejection, &log));
+    let mut response = rejected(rejection, &log);
     headers::write(response.headers_mut(), &log, headers::policy(&log));
     response
 }
 
-/// Records a rejection that becomes a response without headers, for the middleware that adds them.
-pub(crate) fn note(rejection: &Rejection) {
-    request_log::with_current(|log| log.reject(rejection));
+/// Builds the response of a rejection, without the headers that report limits.
+fn rejected(rejection: &Rejection, log: &RequestLog) -> Response<String> {
+    #[cfg(feature = "tonic")]
+    if log.is_grpc {
+        return super::tonic::response(rejection.into());
+    }
+    RejectedRequest { rejection, log }.response()
 }

@@ -19,8 +19,8 @@ use tokio::sync::{Notify, Semaphore};
 use super::service_limits::{RemainingRequests, ServiceLimits};
 use crate::clock::before;
 use crate::key::{KeyId, OwnedKey};
-use crate::limit::{Limit, Name};
-use crate::limiter::RateLimiter;
+use crate::limit::Limit;
+use crate::limiter::{self, RateLimiter};
 use crate::reply::Rejection;
 use crate::threads::{Mutex, lock};
 
@@ -65,8 +65,6 @@ struct Pace {
     /// earlier request says what was before, and one to a request before a pause does not end it.
     newest: u64,
     heard: u64,
-    /// The number of responses without a pause.
-    answered: u64,
     has_changed: bool,
 }
 
@@ -81,7 +79,8 @@ pub(super) struct ObeyedRequest {
     limit: Limit,
     key: OwnedKey,
     arrived: u64,
-    answered: u64,
+    /// The number of the newest request whose response counted when this one arrived.
+    heard: u64,
     /// Its number, once it is sent.
     number: Option<u64>,
 }
@@ -91,13 +90,16 @@ impl Obedience {
         Arc::new(Self { at_most, services: Mutex::default() })
     }
 
-    /// Begins a request that `limit` limits by `key`.
+    /// Begins a request that `limit` limits by `key`; `None` if there is no limiter. Without `given`, uses the current
+    /// one.
     pub(super) fn begin(
         &self,
-        limiter: &RateLimiter,
+        given: Option<&RateLimiter>,
         limit: Limit,
         key: OwnedKey,
-    ) -> ObeyedRequest {
+    ) -> Option<ObeyedRequest> {
+        let scope = || limit.policy().scope;
+        let limiter = limiter::with_current(given, scope, |it| Some(it.clone()), |_| None)?;
         let backend = &limiter.checker().backend;
         let (key_id, arrived) = (backend.key_id(limit.terms(), &key), backend.clock().steady());
         let mut services = lock(&self.services);
@@ -110,9 +112,9 @@ impl Obedience {
             *service = Arc::default();
         }
         let service = Arc::clone(service);
-        let answered = lock(&service.pace).answered;
-        let (at_most, limiter) = (self.at_most, limiter.clone());
-        ObeyedRequest { at_most, service, limiter, limit, key, arrived, answered, number: None }
+        let heard = lock(&service.pace).heard;
+        let (at_most, number) = (self.at_most, None);
+        Some(ObeyedRequest { at_most, service, limiter, limit, key, arrived, heard, number })
     }
 }
 
@@ -120,7 +122,9 @@ impl ObeyedService {
     /// Returns whether something is known of the service: requests are under way, a pace is in force, or a pause has
     /// just ended.
     fn is_known_at(self: &Arc<Self>, now: u64) -> bool {
-        Arc::strong_count(self) > 1 || lock(&self.pace).is_in_force_at(now)
+        let pace = lock(&self.pace);
+        let probed = if pace.is_paused { micros(PROBED) } else { 0 };
+        Arc::strong_count(self) > 1 || pace.until.saturating_add(probed) > now
     }
 }
 
@@ -140,7 +144,7 @@ impl ObeyedRequest {
             // Nothing was heard of the service meanwhile: another process may have paused for it.
             if waited >= micros(PROBE)
                 && pace.until <= now
-                && (pace.sent, pace.answered) == (0, self.answered)
+                && (pace.sent, pace.heard) == (0, self.heard)
             {
                 pace.probe(now);
             }
@@ -174,7 +178,7 @@ impl ObeyedRequest {
                     Ok(()) => return Ok(self.with_pace(Pace::sent_one)),
                     Err(rejection) if now >= deadline => return Err(rejection),
                     Err(Rejection::Blocked { decision, .. }) => {
-                        self.blocked(decision.retry_after);
+                        self.pause(decision.retry_after);
                         continue;
                     }
                     Err(rejection) => {
@@ -199,18 +203,17 @@ impl ObeyedRequest {
         self.limiter.check(&self.limit_of(gap), &self.key, 1).await.map(drop)
     }
 
-    /// Returns whether a rejection is by the limit whose key the service counts by.
-    pub(super) fn is_by_limit(&self, name: Name) -> bool {
-        name == self.limit.terms().identity.name
-    }
-
-    /// Learns that the key was blocked when this request came.
-    pub(super) fn blocked(&self, retry_after: Duration) {
-        self.pause(retry_after.min(self.at_most));
+    /// Learns from a rejection of this request whether the key was blocked by which the service counts.
+    pub(super) fn rejected(&self, rejection: &Rejection) {
+        if let Rejection::Blocked { name, decision, .. } = rejection
+            && *name == self.limit.terms().identity.name
+        {
+            self.pause(decision.retry_after);
+        }
     }
 
     fn pause(&self, pause: Duration) {
-        let now = self.now();
+        let (now, pause) = (self.now(), pause.min(self.at_most));
         self.with_pace(|pace| {
             pace.heard = pace.newest;
             let before = if pace.is_paused { pace.until } else { 0 };
@@ -223,11 +226,10 @@ impl ObeyedRequest {
     pub(super) async fn obey(&self, limits: ServiceLimits) {
         let (now, at_most) = (self.now(), self.at_most);
         if let Some(pause) = limits.pause {
-            let pause = pause.min(at_most);
             self.pause(pause);
             self.with_pace(|pace| pace.is_blocking = true);
             // Without Redis, the block holds for this process.
-            let _ = self.limiter.block(&self.limit, &self.key, pause).await;
+            let _ = self.limiter.block(&self.limit, &self.key, pause.min(at_most)).await;
             // Requests that came meanwhile have found a key that was not blocked yet.
             return self.with_pace(|pace| {
                 pace.is_blocking = false;
@@ -237,7 +239,6 @@ impl ObeyedRequest {
         self.with_pace(|pace| {
             let Some(number) = self.number.filter(|number| *number > pace.heard) else { return };
             pace.heard = number;
-            pace.answered += 1;
             let Some(requests) = limits.requests else {
                 return pace.set(Duration::ZERO, None, now + micros(PROBED));
             };
@@ -340,12 +341,6 @@ impl Pace {
         (self.gap, self.credit, self.until) = (gap, credit, until);
         (self.is_paused, self.is_blocking) = (false, false);
         self.has_changed = true;
-    }
-
-    /// Returns whether the pace is in force, or its pause has just ended.
-    fn is_in_force_at(&self, now: u64) -> bool {
-        let probed = if self.is_paused { micros(PROBED) } else { 0 };
-        self.until.saturating_add(probed) > now
     }
 }
 

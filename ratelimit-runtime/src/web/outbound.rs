@@ -11,12 +11,13 @@ use std::time::Duration;
 use tower_layer::Layer;
 use tower_service::Service;
 
-use super::config::{FirstLimit, LayerConfig};
+use super::config::LayerConfig;
 use super::obey::Obedience;
 use super::service_limits::ServiceLimits;
 use super::settings::limit_settings;
+use crate::key::{Key, OwnedKey};
+use crate::limit::Limit;
 use crate::printing::debug_by_name;
-use crate::reply::Rejection;
 use crate::report::request_log;
 
 /// A [`tower_layer::Layer`] for clients that are tower services, such as those of reqwest and hyper-util. It checks
@@ -112,26 +113,22 @@ pub struct Obeyed<T> {
 }
 
 /// What an [`OutboundLayer`] does with responses of type `T`. This trait is sealed.
-pub trait ReadResponse<T>: sealed::Read<T> {}
+pub trait ReadResponse<T>: Read<T> {}
 
-impl<T, O: sealed::Read<T>> ReadResponse<T> for O {}
+impl<T, O: Read<T>> ReadResponse<T> for O {}
 
-mod sealed {
-    use super::Obeyed;
-
-    #[allow(unreachable_pub, reason = "it seals a public trait")]
-    pub trait Read<T>: Clone + Send + 'static {
-        fn obeyed(&self) -> Option<&Obeyed<T>>;
-    }
+#[allow(unreachable_pub, reason = "it seals a public trait")]
+pub trait Read<T>: Clone + Send + 'static {
+    fn obeyed(&self) -> Option<&Obeyed<T>>;
 }
 
-impl<T> sealed::Read<T> for Unread {
+impl<T> Read<T> for Unread {
     fn obeyed(&self) -> Option<&Obeyed<T>> {
         None
     }
 }
 
-impl<T: 'static> sealed::Read<T> for Obeyed<T> {
+impl<T: 'static> Read<T> for Obeyed<T> {
     fn obeyed(&self) -> Option<&Self> {
         Some(self)
     }
@@ -263,26 +260,29 @@ where
         // A rejected request drops it, and frees what it reserved when it became ready, such as a permit.
         let mut ready = mem::replace(&mut self.inner, clone);
         let responses = self.layer.responses.clone();
-        let (mut check, mut first) = (None, responses.obeyed().map(|_| FirstLimit::default()));
+        let (mut check, mut first) = (None, None);
+        let keep = |limit: &Limit, key: &dyn Key| {
+            // A limit that remembers has the id of the request as its key, and a shadow does not obey.
+            let is_obeyed =
+                responses.obeyed().is_some() && !limit.policy().once && !limit.policy().shadow;
+            if is_obeyed && first.is_none() {
+                first = Some((*limit, OwnedKey::of(key)));
+            }
+        };
         let started = if config.is_exempt(&request) {
             Ok(())
         } else {
-            request_log::without(|| config.start(&request, &mut check, first.as_mut()))
+            request_log::without(|| config.start(&request, &mut check, keep))
         };
-        let mut obeyed =
-            first.and_then(|first| config.obeyed(&responses.obeyed()?.obedience, first));
+        let begin =
+            |(limit, key)| responses.obeyed()?.obedience.begin(config.limiter.as_ref(), limit, key);
+        let mut obeyed = first.and_then(begin);
         Box::pin(async move {
             started?;
-            if let Some(mut check) = check {
-                let poll = |context: &mut Context<'_>| {
-                    request_log::without(|| Pin::new(&mut check).poll(context))
-                };
-                let result = poll_fn(poll).await;
-                if let (Some(obeyed), Err(Rejection::Blocked { name, decision, .. })) =
-                    (&obeyed, &result)
-                    && obeyed.is_by_limit(name)
-                {
-                    obeyed.blocked(decision.retry_after);
+            if let Some(check) = check {
+                let result = unlogged(check).await;
+                if let (Some(obeyed), Err(rejection)) = (&obeyed, &result) {
+                    obeyed.rejected(rejection);
                 }
                 let call = result?;
                 if let Some(expose) = expose {
@@ -290,8 +290,7 @@ where
                 }
             }
             if let Some(obeyed) = &mut obeyed {
-                let mut paced = pin!(obeyed.paced());
-                poll_fn(|context| request_log::without(|| paced.as_mut().poll(context))).await?;
+                unlogged(obeyed.paced()).await?;
             }
             let response = ready.call(request).await.map_err(Into::into)?;
             let limits = responses.obeyed().map(|it| (it.read)(&response));
@@ -301,6 +300,12 @@ where
             Ok(response)
         })
     }
+}
+
+/// Polls a future outside of the log of a request that a server handles.
+async fn unlogged<T>(work: impl Future<Output = T>) -> T {
+    let mut work = pin!(work);
+    poll_fn(|context| request_log::without(|| work.as_mut().poll(context))).await
 }
 
 /// Returns the key of a host: in lower case, and without the dot at the end. `Example.COM.` is the host `example.com`,

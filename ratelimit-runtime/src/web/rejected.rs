@@ -12,7 +12,7 @@ use crate::report::request_log::{self, RequestLog};
 /// A rejected request: the argument of a [`rejection_body`](super::RateLimitLayer::rejection_body) function.
 #[derive(Clone, Copy, Debug)]
 pub struct RejectedRequest<'a> {
-    rejection: &'a Rejection,
+    pub(super) rejection: &'a Rejection,
     pub(super) log: &'a RequestLog,
 }
 
@@ -27,10 +27,6 @@ pub(crate) struct CustomBody {
 pub(crate) type BodyFn = Arc<dyn Fn(&RejectedRequest<'_>) -> TextResponse + Send + Sync>;
 
 impl<'a> RejectedRequest<'a> {
-    pub(crate) fn new(rejection: &'a Rejection, log: &'a RequestLog) -> Self {
-        Self { rejection, log }
-    }
-
     /// Returns why the request was rejected.
     #[must_use]
     pub fn rejection(&self) -> &'a Rejection {
@@ -105,7 +101,7 @@ impl<'a> RejectedRequest<'a> {
     }
 
     /// Returns the response over HTTP, without the headers that report limits.
-    pub(crate) fn response<B: From<String>>(&self) -> Response<B> {
+    pub(super) fn response(&self) -> Response<String> {
         let text = match self.custom_body() {
             Some(body) => (body.function)(self),
             None if self.prefers_json() => {
@@ -214,12 +210,8 @@ impl TextResponse {
 
     /// Returns the response over HTTP, without the headers that report limits. It has `status` unless the application
     /// sets another.
-    pub(super) fn into_http<B: From<String>>(
-        self,
-        status: u16,
-        retry_after: Option<u64>,
-    ) -> Response<B> {
-        let mut response = Response::new(B::from(self.body));
+    pub(super) fn into_http(self, status: u16, retry_after: Option<u64>) -> Response<String> {
+        let mut response = Response::new(self.body);
         *response.status_mut() = status_code(self.status.unwrap_or(status));
         let headers = response.headers_mut();
         headers.extend(self.headers);

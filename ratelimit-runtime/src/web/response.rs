@@ -1,14 +1,15 @@
 //! Responses of the `http` crate: of the tower layer, and of a [`Rejection`] that axum or another server
 //! turns into a response.
 
-use http::header::ACCEPT;
+use http::header::{ACCEPT, CONTENT_TYPE};
 use http::request::Parts;
-use http::{HeaderValue, Request, Response, StatusCode};
+use http::{HeaderValue, Method, Request, Response, StatusCode};
 
 use super::accept::prefers_json;
 use super::middleware::{self, ServerRequest};
-use super::rejected::{self, RejectedRequest, TextResponse, returned, status_code};
+use super::rejected::{self, returned, status_code};
 use crate::reply::Rejection;
+use crate::report::request_log;
 
 /// Responds to rejected requests over HTTP: with plain text, or with problem details in JSON (RFC 9457) if
 /// the client prefers JSON. With feature `tonic`, a gRPC request gets the response of [`Grpc`].
@@ -22,51 +23,43 @@ pub struct Grpc;
 
 /// The format in which a layer responds to rejected requests, with bodies of type `B`: [`Http`] or `Grpc`. This
 /// trait is sealed.
-pub trait ResponseFormat<B>: sealed::BuildResponse<B> {}
+pub trait ResponseFormat<B>: BuildResponse<B> {}
 
-impl<F: sealed::BuildResponse<B>, B> ResponseFormat<B> for F {}
+impl<F: BuildResponse<B>, B> ResponseFormat<B> for F {}
 
-mod sealed {
-    use super::{RejectedRequest, Response, TextResponse};
+#[allow(unreachable_pub, reason = "it seals a public trait")]
+pub trait BuildResponse<B> {
+    /// Returns whether the response to `request` is one of gRPC.
+    fn is_grpc(request: &Parts) -> bool;
 
-    #[allow(unreachable_pub, reason = "it seals a public trait")]
-    pub trait BuildResponse<B> {
-        /// Builds the response, without the headers that report limits.
-        fn build(rejected: &RejectedRequest<'_>) -> Response<B>;
-
-        /// Builds the response to a request without a key.
-        fn refuse(response: TextResponse, is_grpc: bool) -> Response<B>;
-    }
+    /// Returns the body with this text. Over gRPC, the text is empty: the status is in the headers.
+    fn body(text: String) -> B;
 }
 
-impl<B: From<String>> sealed::BuildResponse<B> for Http {
-    fn build(rejected: &RejectedRequest<'_>) -> Response<B> {
-        #[cfg(feature = "tonic")]
-        if rejected.log.is_grpc {
-            let response = super::tonic::response::<()>(rejected.rejection());
-            return response.map(|()| B::from(String::new()));
+impl<B: From<String>> BuildResponse<B> for Http {
+    /// Of a gRPC or gRPC-Web request, by its method and content type.
+    fn is_grpc(request: &Parts) -> bool {
+        if !cfg!(feature = "tonic") || request.method != Method::POST {
+            return false;
         }
-        rejected.response()
+        let kind = request.headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes);
+        let rest = kind.and_then(|kind| kind.strip_prefix(b"application/grpc"));
+        rest.is_some_and(|rest| matches!(rest, [] | [b'+' | b';', ..]) || rest.starts_with(b"-web"))
     }
 
-    #[cfg_attr(not(feature = "tonic"), allow(unused_variables, reason = "gRPC is of tonic"))]
-    fn refuse(response: TextResponse, is_grpc: bool) -> Response<B> {
-        #[cfg(feature = "tonic")]
-        if is_grpc {
-            return super::tonic::refuse::<()>(response).map(|()| B::from(String::new()));
-        }
-        response.into_http(400, None)
+    fn body(text: String) -> B {
+        text.into()
     }
 }
 
 #[cfg(feature = "tonic")]
-impl<B: Default> sealed::BuildResponse<B> for Grpc {
-    fn build(rejected: &RejectedRequest<'_>) -> Response<B> {
-        super::tonic::response(rejected.rejection())
+impl<B: Default> BuildResponse<B> for Grpc {
+    fn is_grpc(_: &Parts) -> bool {
+        true
     }
 
-    fn refuse(response: TextResponse, _: bool) -> Response<B> {
-        super::tonic::refuse(response)
+    fn body(_: String) -> B {
+        B::default()
     }
 }
 
@@ -75,7 +68,7 @@ impl<B: Default> sealed::BuildResponse<B> for Grpc {
 /// in a spawned task, the body is plain text, and the response has the headers of the limit that rejected the call.
 impl<B: From<String>> From<Rejection> for Response<B> {
     fn from(rejection: Rejection) -> Self {
-        middleware::respond(&rejection, <Http as sealed::BuildResponse<B>>::build)
+        middleware::respond(&rejection).map(B::from)
     }
 }
 
@@ -84,7 +77,8 @@ impl<B: From<String>> From<Rejection> for Response<B> {
 /// `Cache-Control`. Elsewhere, the response has none of them.
 impl From<Rejection> for StatusCode {
     fn from(rejection: Rejection) -> Self {
-        middleware::note(&rejection);
+        // For the layer that adds the headers.
+        request_log::with_current(|log| log.reject(&rejection));
         status_code(rejected::status(&rejection))
     }
 }
@@ -109,11 +103,6 @@ impl ServerRequest for Parts {
 
     fn insert<T: Clone + Send + Sync + 'static>(&mut self, value: T) {
         self.extensions.insert(value);
-    }
-
-    #[cfg(feature = "tonic")]
-    fn is_grpc(&self) -> bool {
-        super::tonic::is_grpc(self)
     }
 
     // Its own, because a name that is a constant is not parsed (`benches/all -- layer`).

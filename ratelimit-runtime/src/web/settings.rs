@@ -5,10 +5,7 @@
 /// fails ends with a `$refusal`. `configure` changes any setting.
 macro_rules! limit_settings {
     ($request:ty, $refusal:ty) => {
-        fn configure(
-            mut self,
-            change: impl FnOnce(&mut crate::web::config::LayerConfig<$request, $refusal>),
-        ) -> Self {
+        fn configure(mut self, change: impl FnOnce(&mut LayerConfig<$request, $refusal>)) -> Self {
             change(std::sync::Arc::make_mut(&mut self.config));
             self
         }
@@ -132,7 +129,7 @@ macro_rules! server_settings {
             counts: impl Fn(&http::response::Parts) -> bool + Send + Sync + 'static,
         ) -> Self {
             self.configure(|config| {
-                config.set_settled();
+                config.settle_if(true);
                 config.server.count_if = Some(std::sync::Arc::new(counts));
             })
         }
@@ -149,9 +146,7 @@ macro_rules! server_settings {
         /// that is exempt, or that has no limits here, gets none.
         #[must_use]
         pub fn expose_decision(self) -> Self {
-            self.configure(|config| {
-                config.expose = Some(crate::web::middleware::ServerRequest::insert)
-            })
+            self.configure(|config| config.expose = Some(ServerRequest::insert))
         }
 
         /// For tests: panics if a handler has responded to a request about which no limit has decided. The panic names

@@ -4,13 +4,14 @@
 
 use std::fmt;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, ready};
 
 use pin_project_lite::pin_project;
 
 use crate::check::Permit;
 use crate::printing::debug_by_name;
+use crate::threads::{Mutex, lock};
 
 /// The slots that the layers around a handler hold for its request. It is in the extensions of the
 /// request.
@@ -94,7 +95,7 @@ impl HeldSlots {
     }
 
     /// Frees the slots, unless the handler has taken them, if nothing follows `item`, the next part of a body.
-    fn free_after<T, E>(&mut self, item: Option<&Result<T, E>>, is_at_end: bool) {
+    pub(super) fn free_after<T, E>(&mut self, item: Option<&Result<T, E>>, is_at_end: bool) {
         if is_at_end || !matches!(item, Some(Ok(_))) {
             self.0 = None;
         }
@@ -106,18 +107,14 @@ fn take(permits: &SharedPermits, is_taken: impl Fn(&Permit) -> bool) -> Vec<Perm
     lock(permits).extract_if(.., |permit| is_taken(permit)).collect()
 }
 
-fn lock(permits: &SharedPermits) -> MutexGuard<'_, Vec<Permit>> {
-    permits.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 pin_project! {
     /// The body of a response behind a layer. It passes on the data, the trailers and the size of the body of the
     /// handler, and holds the slots of the request until that body ends, fails or is dropped. It allocates nothing, but
     /// axum boxes it, as it boxes each body that is not its own.
     pub struct HeldBody<B> {
         #[pin]
-        body: B,
-        slots: HeldSlots,
+        pub(super) body: B,
+        pub(super) slots: HeldSlots,
     }
 }
 
@@ -154,25 +151,6 @@ impl<B: http_body::Body> http_body::Body for HeldBody<B> {
 
     fn size_hint(&self) -> http_body::SizeHint {
         self.body.size_hint()
-    }
-}
-
-#[cfg(feature = "actix")]
-impl<B: actix_web::body::MessageBody> actix_web::body::MessageBody for HeldBody<B> {
-    type Error = B::Error;
-
-    fn size(&self) -> actix_web::body::BodySize {
-        self.body.size()
-    }
-
-    fn poll_next(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<actix_web::web::Bytes, B::Error>>> {
-        let this = self.project();
-        let chunk = ready!(this.body.poll_next(context));
-        this.slots.free_after(chunk.as_ref(), false);
-        Poll::Ready(chunk)
     }
 }
 

@@ -42,9 +42,8 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use http::header::{CACHE_CONTROL, CONTENT_TYPE};
-use http::request::Parts;
-use http::{Extensions, HeaderValue, Method, Response};
+use http::header::CACHE_CONTROL;
+use http::{Extensions, Response};
 use tonic::metadata::MetadataMap;
 use tonic::transport::server::TcpConnectInfo;
 use tonic::{Code, Request, Status};
@@ -91,15 +90,15 @@ impl From<&Rejection> for Status {
     }
 }
 
-/// Builds the response of a rejected request, without the headers that report limits.
-pub(super) fn response<B: Default>(rejection: &Rejection) -> Response<B> {
-    let mut response = Status::from(rejection).into_http();
+/// Builds the response of a request that is not handled, without the headers that report limits.
+pub(super) fn response(status: Status) -> Response<String> {
+    let mut response = status.into_http();
     response.headers_mut().insert(CACHE_CONTROL, NO_STORE);
     response
 }
 
 /// Builds the response to a request without a key.
-pub(super) fn refuse<B: Default>(response: TextResponse) -> Response<B> {
+pub(super) fn refuse(response: TextResponse) -> Response<String> {
     let code = match response.status.unwrap_or(400) {
         400 => Code::InvalidArgument,
         401 => Code::Unauthenticated,
@@ -109,18 +108,7 @@ pub(super) fn refuse<B: Default>(response: TextResponse) -> Response<B> {
         503 => Code::Unavailable,
         _ => Code::Unknown,
     };
-    let mut response = Status::new(code, response.body).into_http();
-    response.headers_mut().insert(CACHE_CONTROL, NO_STORE);
-    response
-}
-
-/// Returns whether `request` is a gRPC or gRPC-Web request, by its method and content type.
-pub(super) fn is_grpc(request: &Parts) -> bool {
-    let kind = request.headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes);
-    let rest = kind.and_then(|kind| kind.strip_prefix(b"application/grpc"));
-    request.method == Method::POST
-        && rest
-            .is_some_and(|rest| matches!(rest, [] | [b'+' | b';', ..]) || rest.starts_with(b"-web"))
+    self::response(Status::new(code, response.body))
 }
 
 /// Returns the address of the peer of the connection.
