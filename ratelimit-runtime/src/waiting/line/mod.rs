@@ -34,7 +34,7 @@ pub(super) use self::waiters::Waiter;
 use self::waiters::Waiters;
 use crate::algorithm::{Charged, Outcome, Receipt, Reservation, Verdict};
 use crate::key::KeyId;
-use crate::limit::{Algorithm, Terms};
+use crate::limit::{Algorithm, Name, Terms};
 use crate::one_or_many::OneOrMany;
 use crate::reply::Source;
 use crate::store::{Charge, Reply};
@@ -46,18 +46,15 @@ const LONG_LINE: usize = 1_000;
 pub(super) struct Line {
     spec: Arc<LineSpec>,
     waiters: Waiters,
-    /// How much later the moments of a store are used, because calls with moments of another store are before them.
-    delay: Option<(Source, u64)>,
-    /// The latest arrival of a call that has entered.
-    last_arrival: u64,
     /// The grants of calls that do not use them, before they pass to the calls behind.
     passing: Vec<(u64, Grant)>,
     /// Grants that no call uses. They go back to the store: a moment ahead once no call has a later one.
     spares: Vec<Grant>,
     /// When a call can be admitted that was the first queued one; `None` if the line has not asked since it changed.
     estimate: Option<Estimate>,
-    /// The wait for units in flight.
-    overdue: OverdueWait,
+    /// When the store has rejected the first call for the first time since it has admitted one, if calls in flight hold
+    /// the units; by the clock of the limiter.
+    busy_since: Option<u64>,
     last_request: Option<Now>,
     /// The time before which no request is made, if the next one must not follow the last one at once.
     pause_end: Option<Instant>,
@@ -80,10 +77,10 @@ pub(super) struct Line {
     long: usize,
 }
 
-/// What all calls of a line have in common.
+/// The line of a call under the rules in force: what all calls of a line have in common.
 #[derive(Clone, Default)]
 pub(super) struct LineSpec {
-    /// The counts. In a line, their costs have no meaning.
+    /// The counts. The costs are those of the call, and have no meaning in a line.
     pub(super) counts: OneOrMany<Arc<Charge>>,
     pub(super) is_shared: bool,
     /// Whether rules block the calls, until a time before their waits end. The line then sends no request.
@@ -93,6 +90,8 @@ pub(super) struct LineSpec {
     pub(super) is_virtual: bool,
     /// How long a grant is valid once its moment has come.
     pub(super) validity: Duration,
+    /// When the first rule of a call ends, by the clock of the limiter. A line has a time of its own.
+    pub(super) changes_at: Option<u64>,
 }
 
 /// The next step of the driver of a line.
@@ -103,10 +102,8 @@ pub(super) enum Duty {
     Return(Vec<ReturnedGrant>),
     /// Resolves the rules again, because one of them has ended.
     FollowRules,
-    /// Sleeps until one of these times, or until the line changes.
+    /// Sleeps until one of these times, or until the line changes. Without times, no call waits.
     Sleep(WakeTimes),
-    /// No call waits.
-    Rest,
 }
 
 impl LineSpec {
@@ -126,6 +123,11 @@ impl LineSpec {
             [only] if only.terms.is_bucket() => Some(only.key_id),
             _ => None,
         }
+    }
+
+    /// Returns the name of the first limit.
+    pub(super) fn name(&self) -> Name {
+        self.counts.first().map_or("", |charge| charge.terms.identity.name)
     }
 
     fn is_bucket(&self) -> bool {
@@ -177,12 +179,9 @@ impl Line {
 
     /// Returns the number of calls if the line has become long, or twice as long as before.
     pub(super) fn outgrown(&mut self) -> Option<usize> {
-        let calls = self.waiters.len();
-        let is_long = calls >= self.long;
-        if is_long {
-            self.long *= 2;
-        }
-        is_long.then_some(calls)
+        let calls = Some(self.waiters.len()).filter(|calls| *calls >= self.long)?;
+        self.long *= 2;
+        Some(calls)
     }
 
     /// Returns whether no call is in the line.
@@ -193,8 +192,14 @@ impl Line {
     /// Returns the last moment ahead that a call has. Only a bucket has moments: the clock can have stepped back since
     /// another grant.
     fn last_moment(&self, now: Now) -> Option<u64> {
-        let last = self.waiters.granted.last().map(|(at, _)| *at);
+        let last = self.last_grant().map(|(_, grant)| grant.at);
         last.filter(|at| self.spec.is_bucket() && *at > now.local)
+    }
+
+    /// Returns the call with the last moment, and its grant.
+    fn last_grant(&self) -> Option<(u64, &Grant)> {
+        let (_, arrival) = *self.waiters.granted.last()?;
+        Some((arrival, self.waiters.get(arrival)?.grant()?))
     }
 
     /// Returns whether grants go back now.
@@ -249,7 +254,8 @@ impl Line {
         }
         match self.request_time(now) {
             Some(time) if time.has_come(now) => {
-                if let Some(asked) = self.ask(now) {
+                let replaced = self.replaced(now);
+                if let Some(asked) = self.ask_for(replaced, now) {
                     return Duty::Request(Box::new(asked));
                 }
             }
@@ -257,7 +263,8 @@ impl Line {
             None => {}
         }
         let has_calls = !(self.waiters.queued.is_empty() && self.waiters.granted.is_empty());
-        if has_calls || self.has_spares() { Duty::Sleep(wake) } else { Duty::Rest }
+        let is_over = !has_calls && !self.has_spares();
+        Duty::Sleep(if is_over { WakeTimes::default() } else { wake })
     }
 
     pub(super) fn has_wakers(&self) -> bool {
@@ -306,35 +313,20 @@ impl WakeTimes {
 /// long, up to [`LOOK_AGAIN`]: units that are released often come soon, and no line asks Redis all the time.
 const FIRST_LOOK: u64 = 50_000;
 
-/// The wait of a line since its last admission.
-#[derive(Default)]
-struct OverdueWait {
-    /// When the store has rejected the line for the first time, by the clock of the limiter.
-    since: Option<u64>,
-    /// The number of looks since Redis keeps units for the line.
-    looks: u32,
-}
-
-impl OverdueWait {
-    /// Returns for how long the line has waited; 0 for less than a second.
+impl Line {
+    /// Returns for how long the line has waited for units in flight; 0 for less than a second.
     fn waited(&self, now: u64) -> u64 {
-        let waited = self.since.map_or(0, |since| now.saturating_sub(since));
+        let waited = self.busy_since.map_or(0, |since| now.saturating_sub(since));
         if waited < LOOK_AGAIN { 0 } else { waited }
-    }
-
-    /// Records that the store has admitted a call, or that no call waits for units in flight.
-    fn end(&mut self) {
-        *self = Self::default();
     }
 
     /// Records that a call waits for units in flight. Returns when the line looks again.
     fn next_look(&mut self, now: u64) -> u64 {
-        self.since.get_or_insert(now);
-        if self.waited(now) == 0 {
-            return now.saturating_add(LOOK_AGAIN);
-        }
-        let pause = FIRST_LOOK.checked_shl(self.looks).unwrap_or(LOOK_AGAIN).min(LOOK_AGAIN);
-        self.looks = (self.looks + 1).min(16);
+        self.busy_since.get_or_insert(now);
+        let pause = match self.waited(now) {
+            0 => LOOK_AGAIN,
+            waited => (waited - LOOK_AGAIN + FIRST_LOOK).min(LOOK_AGAIN),
+        };
         now.saturating_add(pause)
     }
 }
@@ -350,6 +342,8 @@ struct Grant {
     at: u64,
     /// The real time of the moment; on a virtual clock, the time at which the line observed that the moment has come.
     due: Option<Instant>,
+    /// By how much `at` is after the moment of the store, because calls with moments of another store are before it.
+    shift: u64,
 }
 
 /// Units that go back: the store that has charged them, and the charge.
@@ -401,27 +395,17 @@ impl Grant {
 fn returned(counts: &[Arc<Charge>], mut grants: Vec<Grant>) -> Vec<ReturnedGrant> {
     // The last charge first: a bucket gives back a moment as a whole while no later one is reserved.
     grants.sort_by_key(|grant| Reverse(grant.receipts.first().map(|receipt| receipt.place)));
-    let mut returned: Vec<(Source, usize, Charged, u64)> = Vec::new();
+    let mut returned = Vec::new();
     for grant in grants {
         let reserved = grant.reservation().map(Charged::Reserved);
-        for (index, (cost, receipt)) in grant.costs.iter().zip(&*grant.receipts).enumerate() {
-            if *cost == 0 {
-                continue;
-            }
-            let charged = reserved.unwrap_or(Charged::By(*receipt));
-            // Grants of one request to a window have one receipt, so their units go back together.
-            let mut known = returned.iter_mut().rev().take(counts.len());
-            match known.find(|known| (known.0, known.1, known.2) == (grant.source, index, charged))
-            {
-                Some(known) => known.3 += *cost,
-                None => returned.push((grant.source, index, charged, *cost)),
+        for ((charge, cost), receipt) in counts.iter().zip(&grant.costs).zip(&grant.receipts) {
+            if *cost > 0 {
+                let charged = reserved.unwrap_or(Charged::By(*receipt));
+                returned.push((grant.source, charge.with_cost(*cost), charged));
             }
         }
     }
-    let charge = |(source, index, charged, cost): (_, usize, _, u64)| {
-        (source, counts[index].with_cost(cost), charged)
-    };
-    returned.into_iter().map(charge).collect()
+    returned
 }
 
 /// The rejection of a call that was the first queued one.
@@ -520,7 +504,7 @@ mod tests {
     use super::*;
     use crate::key::OwnedKey;
     use crate::limit::{Access, Limit, OnError};
-    use crate::waiting::{Destination, OwnedPart, Ticket};
+    use crate::waiting::{OwnedPart, Ticket};
 
     /// A thread reads the time, another one grants the call later, and wakes it before the line has its waker.
     #[test]
@@ -541,7 +525,7 @@ mod tests {
         let at = |local| Now { local, real: Instant::now() };
         let mut line = Line::new(Arc::new(spec.clone()));
         let waiter = Waiter::new(ticket, OnError::Local);
-        line.enter(waiter, &Destination { line: spec, changes_at: None }, at(99));
+        line.enter(waiter, &spec, at(99));
         let Duty::Request(asked) = line.duty(false, at(100)) else { panic!("it asks") };
         let admitted = Outcome { verdict: Verdict::Admitted, ..Outcome::UNDECIDED };
         line.replied(*asked, Reply::one(admitted, Source::Embedded), at(100));
@@ -552,17 +536,17 @@ mod tests {
 
     #[test]
     fn looks_soon_after_a_second_and_then_ever_more_rarely() {
-        let (mut wait, mut now, mut looks) = (OverdueWait::default(), 7, Vec::new());
-        assert_eq!(wait.waited(now), 0);
+        let (mut line, mut now, mut looks) = (Line::default(), 7, Vec::new());
+        assert_eq!(line.waited(now), 0);
         for _ in 0..8 {
-            let next = wait.next_look(now);
+            let next = line.next_look(now);
             looks.push((next - now) / 1_000);
             now = next;
         }
         assert_eq!(looks, [1_000, 50, 100, 200, 400, 800, 1_000, 1_000]);
-        assert_eq!(wait.waited(now), now - 7);
-        wait.end();
-        assert_eq!(wait.waited(now), 0);
-        assert_eq!(wait.next_look(now), now + LOOK_AGAIN);
+        assert_eq!(line.waited(now), now - 7);
+        line.busy_since = None;
+        assert_eq!(line.waited(now), 0);
+        assert_eq!(line.next_look(now), now + LOOK_AGAIN);
     }
 }
