@@ -83,9 +83,8 @@ struct Lane<E> {
     /// Blocks and what callers wait for: sent before the others.
     first: VecDeque<E>,
     rest: VecDeque<E>,
-    /// How many callers wait for a correction in `rest`, and how many give-backs it has.
-    awaited: usize,
-    give_backs: usize,
+    /// How many corrections of each kind are in `rest`.
+    kinds: [usize; 4],
     /// What the pending request has. What was not executed comes back: blocks to `first`, and all else to `rest`.
     sent: Option<Vec<E>>,
     /// The end of the pause after the last request, if that was not executed.
@@ -215,7 +214,7 @@ impl<E: Queueable> Corrections<E> {
         let mut all = Vec::new();
         for lane in self.lanes.values_mut() {
             all.extend(lane.first.drain(..).chain(lane.rest.drain(..)));
-            (lane.awaited, lane.give_backs) = (0, 0);
+            lane.kinds = Default::default();
         }
         self.agenda = Agenda::default();
         self.lanes.retain(|_, lane| lane.sent.is_some());
@@ -255,46 +254,28 @@ impl<E: Queueable> Corrections<E> {
 
 impl<E> Default for Corrections<E> {
     fn default() -> Self {
-        Self {
-            lanes: BTreeMap::new(),
-            agenda: Agenda::default(),
-            requests: 0,
-            waiting: BTreeMap::new(),
-        }
+        let (lanes, agenda, requests, waiting) = Default::default();
+        Self { lanes, agenda, requests, waiting }
     }
 }
 
 impl<E: Queueable> Lane<E> {
     fn new(server: usize) -> Self {
-        Self {
-            server,
-            first: VecDeque::new(),
-            rest: VecDeque::new(),
-            awaited: 0,
-            give_backs: 0,
-            sent: None,
-            paused_until: 0,
-            is_silent: false,
-        }
+        let (first, rest, kinds, sent) = Default::default();
+        Self { server, first, rest, kinds, sent, paused_until: 0, is_silent: false }
     }
 
     /// Counts a correction that comes to `rest`, or leaves it.
     fn count(&mut self, entry: &E, comes: bool) {
-        let count = match entry.kind() {
-            Kind::Awaited => &mut self.awaited,
-            Kind::GiveBack => &mut self.give_backs,
-            Kind::Settlement | Kind::Block => return,
-        };
+        let count = &mut self.kinds[entry.kind() as usize];
         *count = if comes { *count + 1 } else { *count - 1 };
     }
 
     /// Takes the oldest give-back.
     fn take_give_back(&mut self) -> Option<E> {
-        if self.give_backs == 0 {
-            return None;
-        }
+        let give_backs = &mut self.kinds[Kind::GiveBack as usize];
+        *give_backs = give_backs.checked_sub(1)?;
         let index = self.rest.iter().position(|it| it.kind() == Kind::GiveBack)?;
-        self.give_backs -= 1;
         self.rest.remove(index)
     }
 
@@ -306,7 +287,8 @@ impl<E: Queueable> Lane<E> {
             Kind::GiveBack | Kind::Settlement => false,
             Kind::Block | Kind::Awaited if matches!(added.block(), BlockChange::BlockFor(_)) => {
                 let is_before = |it: &E| it.kind() == Kind::Awaited && is_of_key(it);
-                self.awaited == 0 || !self.rest.iter().chain(sent()).any(is_before)
+                self.kinds[Kind::Awaited as usize] == 0
+                    || !self.rest.iter().chain(sent()).any(is_before)
             }
             Kind::Block | Kind::Awaited => !self.rest.iter().chain(sent()).any(is_of_key),
         }

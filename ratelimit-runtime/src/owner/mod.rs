@@ -121,13 +121,14 @@ impl Owner {
         background: &Arc<Background>,
         clock: &Clock,
     ) -> Arc<Self> {
+        let (queue, blocks, pending) = Default::default();
         let core = Core {
             store: store.clone(),
             notices: Arc::clone(notices),
             clock: clock.clone(),
-            queue: Mutex::default(),
-            blocks: Mutex::default(),
-            pending: WorkCount::default(),
+            queue,
+            blocks,
+            pending,
             start: Instant::now(),
         };
         let (core, background) = (Arc::new(core), Arc::clone(background));
@@ -155,16 +156,18 @@ impl Owner {
 
     /// Gives a charge back to its count.
     pub(crate) fn give_back(self: &Arc<Self>, charge: Arc<Charge>, charged: Charged) -> GivenBack {
-        let (sender, given_back) = oneshot::channel();
         let correction = Correction::give_back(charged, charge.cost);
-        self.add(CorrectedCharge::by(charge, correction), Kind::GiveBack, Some(sender));
-        given_back
+        self.ask(CorrectedCharge::by(charge, correction), Kind::GiveBack)
     }
 
     /// Corrects a charge for a caller, who waits for the result within its deadline.
     pub(crate) fn correct(self: &Arc<Self>, corrected: CorrectedCharge) -> GivenBack {
+        self.ask(corrected, Kind::Awaited)
+    }
+
+    fn ask(self: &Arc<Self>, corrected: CorrectedCharge, kind: Kind) -> GivenBack {
         let (sender, result) = oneshot::channel();
-        self.add(corrected, Kind::Awaited, Some(sender));
+        self.add(corrected, kind, Some(sender));
         result
     }
 
@@ -209,13 +212,13 @@ impl Owner {
             self.background
                 .spawn_resident(self, |owner| Arc::clone(&owner.core).run(Arc::downgrade(&owner)));
         }
-        self.core.lock().changed.notify_one();
+        self.core.change(|_| {});
     }
 }
 
 impl Drop for Owner {
     fn drop(&mut self) {
-        self.core.lock().changed.notify_one();
+        self.core.change(|_| {});
     }
 }
 
@@ -232,10 +235,8 @@ impl Core {
         let slot = self.store.slot(&corrected.charge);
         let (server, pending) = (self.store.server_of(slot), self.pending.begin());
         let added = QueuedCorrection { corrected, at, kind, reply_to, pending };
-        let (mut queue, mut left) = (self.lock(), Vec::new());
-        let lost = queue.corrections.add(slot, server, added, self.real(), &mut left);
-        queue.changed.notify_one();
-        drop(queue);
+        let (real, mut left) = (self.real(), Vec::new());
+        let lost = self.change(|it| it.corrections.add(slot, server, added, real, &mut left));
         self.leave(left);
         if let Some(lost) = lost {
             foreign(report::settlement_queue_full);
@@ -284,10 +285,10 @@ impl Core {
 
     /// Sends the requests about units in flight that are due. Returns the time until the next ones.
     fn send_slots(self: &Arc<Self>) -> Option<Duration> {
-        let (now, real, mut ends) = (self.clock.boottime(), self.real(), SlotEnds::default());
-        let mut queue = self.lock();
-        let requests = queue.slots.due(now, real, |charge| self.store.slot(charge), &mut ends);
+        let (now, real, mut queue) = (self.clock.boottime(), self.real(), self.lock());
+        let requests = queue.slots.due(now, real, |charge| self.store.slot(charge));
         let [soon, later] = queue.slots.next_looks();
+        let ends = mem::take(&mut queue.slots.ends);
         drop(queue);
         self.end_slots(ends);
         for request in requests {
@@ -307,9 +308,7 @@ impl Core {
                 let hold = async move { core.store.hold(&stated).await };
                 send(hold, move |results| {
                     let results = results.unwrap_or_else(|| vec![Err(ended()); charges.len()]);
-                    here.end_slot(|slots, times, ends| {
-                        slots.stated(&charges, results, times, ends);
-                    });
+                    here.end_slot(|slots, times| slots.stated(&charges, results, times));
                 });
             }
             SlotRequest::Take(request) => {
@@ -320,9 +319,7 @@ impl Core {
                 let execute = async move { core.store.execute(&calls).await };
                 send(execute, move |result| {
                     let result = result.unwrap_or_else(|| Err(ended()));
-                    here.end_slot(|slots, times, ends| {
-                        slots.taken(request, is_split, result, times, ends);
-                    });
+                    here.end_slot(|slots, times| slots.taken(request, is_split, result, times));
                 });
             }
         }
@@ -343,14 +340,14 @@ impl Core {
     }
 
     /// Ends a request about units in flight.
-    fn end_slot(self: &Arc<Self>, end: impl FnOnce(&mut SlotCounts, (u64, u64), &mut SlotEnds)) {
-        let (times, mut ends) = ((self.clock.boottime(), self.real()), SlotEnds::default());
-        let mut queue = self.lock();
-        end(&mut queue.slots, times, &mut ends);
+    fn end_slot(self: &Arc<Self>, end: impl FnOnce(&mut SlotCounts, (u64, u64))) {
+        let times = (self.clock.boottime(), self.real());
+        let ends = self.change(|Queue { slots, .. }| {
+            end(slots, times);
+            slots.replies += slots.ends.replies.len();
+            mem::take(&mut slots.ends)
+        });
         let replies = ends.replies.len();
-        queue.slots.replies += replies;
-        queue.changed.notify_one();
-        drop(queue);
         self.end_slots(ends);
         if replies > 0 {
             let mut queue = self.lock();
@@ -408,10 +405,8 @@ impl Core {
 
     /// Ends a request.
     fn replied(&self, slot: u16, results: Vec<CorrectResult>) {
-        let mut queue = self.lock();
-        let done = queue.corrections.replied(slot, results, self.real());
-        queue.changed.notify_one();
-        drop(queue);
+        let real = self.real();
+        let done = self.change(|queue| queue.corrections.replied(slot, results, real));
         for (queued, result) in done {
             self.end(queued, result);
         }
@@ -491,6 +486,13 @@ impl Core {
 
     fn lock(&self) -> MutexGuard<'_, OwnValue<Queue>> {
         lock_own(&self.queue)
+    }
+
+    /// Changes the queue, and makes the task look for what is due.
+    fn change<T>(&self, change: impl FnOnce(&mut Queue) -> T) -> T {
+        let mut queue = self.lock();
+        queue.changed.notify_one();
+        change(&mut queue)
     }
 }
 
