@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use loom::thread::spawn;
 
-use super::ledger::{LeaseAnswer, LeaseLedger};
+use super::ledger::LeaseLedger;
 use super::state::{LeaseTarget, UnspentUnits};
 use crate::algorithm::{Outcome, Verdict};
+use crate::background::WorkCount;
 use crate::key::KeyId;
 use crate::limit::Limit;
 use crate::reply::Source;
@@ -32,13 +33,16 @@ impl Leased {
         let charge = Charge { terms, key_id: KEY, count_name, cost: 1, statement: None };
         let target = LeaseTarget::new(&LEASING, Arc::new(charge));
         let ledger = LeaseLedger::default();
-        ledger.insert(KEY, &target);
+        // A call that is dropped before the reply.
+        drop(ledger.enter(KEY, &target, NOW, || WorkCount::default().begin()));
         let verdict = Verdict::Admitted;
         let reset_us = LEASING.terms().period_us();
         let outcome = Outcome { clock: NOW, verdict, remaining: 90, retry_us: 0, reset_us };
         let result = Ok(Reply::one(outcome, Source::Redis));
-        let step = ledger.step(KEY, Some(LeaseAnswer { units, requested: NOW, result }), NOW);
-        assert!(step.excess.is_none());
+        let (_, excess) = ledger.replied(KEY, units, NOW, NOW, result);
+        assert!(excess.is_none());
+        let (deliveries, request) = ledger.step(KEY, NOW);
+        assert!(deliveries.is_empty() && request.is_none());
         Arc::new(Self { ledger, target })
     }
 

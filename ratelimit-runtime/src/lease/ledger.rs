@@ -49,24 +49,6 @@ pub(super) struct LeaseWait {
     pub(super) fetch: Option<PendingWork>,
 }
 
-/// The reply of the store to a request for units.
-pub(super) struct LeaseAnswer {
-    pub(super) units: u64,
-    /// The time of the request.
-    pub(super) requested: u64,
-    pub(super) result: Result<Reply, StoreError>,
-}
-
-/// What follows from a reply, or from calls that wait.
-#[derive(Default)]
-pub(super) struct LeaseStep {
-    pub(super) deliveries: Vec<LeaseDelivery>,
-    /// The units that the process must not keep.
-    pub(super) excess: Option<UnspentUnits>,
-    /// The next lease to request; `None` if no call waits. The task has ended then.
-    pub(super) request: Option<LeaseRequest>,
-}
-
 impl Default for LeaseLedger {
     fn default() -> Self {
         Self {
@@ -150,21 +132,32 @@ impl LeaseLedger {
         shard.get(&key_id).is_some_and(|entry| entry.is_not_included(arrival))
     }
 
-    /// Records the reply to the last request, serves waiters from the units that the process holds, and prepares the
-    /// next request.
-    pub(super) fn step(&self, key_id: KeyId, answer: Option<LeaseAnswer>, now: u64) -> LeaseStep {
+    /// Serves waiters from the units that the process holds, and prepares the next request. Without one, no call waits,
+    /// and the task has ended.
+    pub(super) fn step(
+        &self,
+        key_id: KeyId,
+        now: u64,
+    ) -> (Vec<LeaseDelivery>, Option<LeaseRequest>) {
         let mut shard = self.shard(key_id);
-        let Some(entry) = shard.get_mut(&key_id) else { return LeaseStep::default() };
-        let (mut deliveries, excess) = match answer {
-            Some(LeaseAnswer { units, requested, result }) => {
-                entry.replied(units, requested, now, result)
-            }
-            None => (Vec::new(), None),
-        };
-        deliveries.extend(entry.serve(now));
-        let request = entry.request(now);
+        let Some(entry) = shard.get_mut(&key_id) else { return Default::default() };
+        let (deliveries, request) = (entry.serve(now), entry.request(now));
         entry.is_fetching = request.is_some();
-        LeaseStep { deliveries, excess, request }
+        (deliveries, request)
+    }
+
+    /// Records the reply to the last request, as [`LeaseState::replied`] does.
+    pub(super) fn replied(
+        &self,
+        key_id: KeyId,
+        units: u64,
+        requested: u64,
+        now: u64,
+        result: Result<Reply, StoreError>,
+    ) -> (Vec<LeaseDelivery>, Option<UnspentUnits>) {
+        let mut shard = self.shard(key_id);
+        let Some(entry) = shard.get_mut(&key_id) else { return Default::default() };
+        entry.replied(units, requested, now, result)
     }
 
     /// Records that a task has ended before its work. The waiters observe the closed channel.
@@ -172,7 +165,7 @@ impl LeaseLedger {
         let mut shard = self.shard(key_id);
         let Some(entry) = shard.get_mut(&key_id) else { return };
         entry.is_fetching = false;
-        let waiting = entry.abandon();
+        let waiting = mem::take(&mut entry.waiters);
         drop(shard);
         drop(waiting);
     }
@@ -196,12 +189,6 @@ impl LeaseLedger {
     /// From now on, no call starts a request for units.
     pub(super) fn shut_down(&self) {
         self.is_shut_down.store(true, SeqCst);
-    }
-
-    /// Adds a lease without units.
-    #[cfg(all(test, loom))]
-    pub(super) fn insert(&self, key_id: KeyId, target: &Arc<LeaseTarget>) {
-        self.shard(key_id).insert(key_id, LeaseEntry::new(target));
     }
 
     /// Takes the units that the process holds of a count.

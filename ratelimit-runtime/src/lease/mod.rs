@@ -32,15 +32,16 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
 
 use self::heat::Heat;
-use self::ledger::{LeaseAnswer, LeaseLedger, LeaseStep, LeaseWait};
+use self::ledger::{LeaseDelivery, LeaseLedger, LeaseWait};
 pub(crate) use self::state::LeaseTarget;
 use self::state::{Delivery, LeaseRequest, UnspentUnits};
 use crate::algorithm::{Charged, Outcome};
 use crate::backend::Backend;
-use crate::background::{OwnValue, PendingWork, WorkCount, lock_own};
+use crate::background::{OwnValue, WorkCount, lock_own};
 use crate::clock::{before, complete_by};
 use crate::key::{Key, KeyId, OwnedKey};
 use crate::limit::{Limit, Terms};
+use crate::owner::foreign;
 use crate::reply::{Answer, Decision, Source, StoreError};
 use crate::report::{self, Report};
 use crate::store::{Calls, Reply};
@@ -163,8 +164,12 @@ impl Leases {
         let wait = self.ledger.enter(key_id, target, self.now(), || self.pending.begin());
         if let Some(LeaseWait { mut reply, arrival, fetch }) = wait {
             if let Some(pending) = fetch {
-                let fetch = LeaseFetch::new(self, key_id, pending);
-                self.backend.background.spawn(fetch.run());
+                let leases = Arc::clone(self);
+                let abandon = move || {
+                    leases.ledger.abandon(key_id);
+                    drop(pending);
+                };
+                self.backend.background.spawn_or(Arc::clone(self).fetch(key_id), abandon);
             }
             // Saves the second timer for most calls: their replies come within the first timeout.
             let mut received = complete_by(start + deadline / WAITS_PER_DEADLINE, &mut reply).await;
@@ -195,9 +200,7 @@ impl Leases {
     pub(crate) fn give_back(&self, key_id: KeyId) {
         // A shutdown waits until the units that leave the ledger are queued.
         let _pending = self.pending.begin();
-        if let Some(unspent) = self.ledger.take(key_id) {
-            drop(self.return_units(unspent));
-        }
+        self.return_each(self.ledger.take(key_id));
     }
 
     /// Discards the units of a count that is reset.
@@ -208,10 +211,10 @@ impl Leases {
     /// Gives back all units that this process holds. Calls lease no more.
     pub(crate) async fn shut_down(&self) {
         self.ledger.shut_down();
-        self.return_all();
+        self.return_each(self.ledger.take_all());
         // The reply to a pending request can lease units, also after the ledger was shut down.
         self.pending.all_ended().await;
-        self.return_all();
+        self.return_each(self.ledger.take_all());
     }
 
     /// Returns whether all leases that have ended are removed, and their units are queued to go back; for tests.
@@ -228,9 +231,8 @@ impl Leases {
         self.backend.give_back(target.policy.scope, self.backend.source(), charge, charged)
     }
 
-    /// Gives back all units that this process holds.
-    fn return_all(&self) {
-        for unspent in self.ledger.take_all() {
+    fn return_each(&self, units: impl IntoIterator<Item = UnspentUnits>) {
+        for unspent in units {
             drop(self.return_units(unspent));
         }
     }
@@ -256,7 +258,7 @@ impl Leases {
 /// Gives back all units when the last clone of the limiter is dropped.
 impl Drop for Leases {
     fn drop(&mut self) {
-        self.return_all();
+        self.return_each(self.ledger.take_all());
         self.changed().notify_one();
     }
 }
@@ -267,9 +269,7 @@ async fn watch(leases: Weak<Leases>) {
         let (clock, changed) = (those.backend.clock().clone(), those.changed());
         let pending = those.pending.begin();
         let (expired, end) = those.ledger.take_expired(clock.steady());
-        for unspent in expired {
-            drop(those.return_units(unspent));
-        }
+        those.return_each(expired);
         drop((pending, those));
         match end {
             Some(end) => drop(before(clock.sleep_until_steady(end), changed.notified()).await),
@@ -282,55 +282,36 @@ async fn watch(leases: Weak<Leases>) {
     }
 }
 
-/// The task that requests leases for the calls that wait for a count. It is a separate one, so that no units are lost
-/// when a call is dropped.
-struct LeaseFetch {
-    leases: Arc<Leases>,
-    key_id: KeyId,
-    has_ended: bool,
-    _pending: PendingWork,
-}
-
-impl Drop for LeaseFetch {
-    fn drop(&mut self) {
-        if !self.has_ended {
-            self.leases.ledger.abandon(self.key_id);
-        }
-    }
-}
-
-impl LeaseFetch {
-    fn new(leases: &Arc<Leases>, key_id: KeyId, pending: PendingWork) -> Self {
-        Self { leases: Arc::clone(leases), key_id, has_ended: false, _pending: pending }
-    }
-
-    /// Requests leases until no call waits.
-    async fn run(mut self) {
-        let (leases, mut answer) = (Arc::clone(&self.leases), None);
+impl Leases {
+    /// Requests leases of a count until no call waits. This is a task of its own, so that no units are lost when a call
+    /// is dropped.
+    async fn fetch(self: Arc<Self>, key_id: KeyId) {
         loop {
-            let step = leases.ledger.step(self.key_id, answer, leases.now());
-            let LeaseStep { deliveries, excess, request } = step;
-            self.has_ended = request.is_none();
-            for Delivery { to, reply, units } in deliveries {
-                // The units of a call that was dropped come back.
-                let leases = Arc::clone(&leases);
-                let _ = to.send(LeaseReply { leases, key_id: self.key_id, reply, units });
-            }
-            if let Some(excess) = excess {
-                drop(leases.return_units(excess));
-            }
+            let (deliveries, request) = self.ledger.step(key_id, self.now());
+            self.deliver(key_id, deliveries);
             let Some(LeaseRequest { target, units, unspent }) = request else { break };
             if let Some(unspent) = unspent {
                 // First these units come back: without them, the store can reject the request.
-                let returned = leases.return_units(unspent);
-                let _ = timeout(leases.backend.settings.deadline / 2, returned).await;
+                let returned = self.return_units(unspent);
+                let _ = timeout(self.backend.settings.deadline / 2, returned).await;
             }
-            let requested = leases.now();
+            let requested = self.now();
             let calls = Calls::take(target.charge.with_cost(units));
-            let result = leases.execute(&target, &calls).await;
-            answer = Some(LeaseAnswer { units, requested, result });
+            let result = self.execute(&target, &calls).await;
+            let replied = self.ledger.replied(key_id, units, requested, self.now(), result);
+            let (deliveries, excess) = replied;
+            self.deliver(key_id, deliveries);
+            self.return_each(excess);
         }
-        leases.look();
+        self.look();
+    }
+
+    fn deliver(self: &Arc<Self>, key_id: KeyId, deliveries: Vec<LeaseDelivery>) {
+        for Delivery { to, reply, units } in deliveries {
+            // The units of a call that was dropped come back.
+            let leases = Arc::clone(self);
+            foreign(|| drop(to.send(LeaseReply { leases, key_id, reply, units })));
+        }
     }
 }
 
@@ -344,8 +325,6 @@ impl LeaseReply {
 impl Drop for LeaseReply {
     fn drop(&mut self) {
         let Some(unspent) = self.units.take() else { return };
-        if let Some(rest) = self.leases.ledger.put_back(self.key_id, unspent) {
-            drop(self.leases.return_units(rest));
-        }
+        self.leases.return_each(self.leases.ledger.put_back(self.key_id, unspent));
     }
 }

@@ -56,18 +56,10 @@ pub(super) trait LeaseCaller {
 
 impl<C: LeaseCaller> LeaseState<C> {
     pub(super) fn new(target: &Arc<LeaseTarget>) -> Self {
-        let (held, share, waiters) = Default::default();
-        Self {
-            target: Arc::clone(target),
-            is_fetching: false,
-            held,
-            share,
-            waiters,
-            arrivals: 0,
-            included: 0,
-            reset: false,
-            paused: 0,
-        }
+        let (is_fetching, held, share, waiters) = Default::default();
+        let (arrivals, included, reset, paused) = Default::default();
+        let target = Arc::clone(target);
+        Self { target, is_fetching, held, share, waiters, arrivals, included, reset, paused }
     }
 
     pub(super) fn is_paused(&self, now: u64) -> bool {
@@ -232,11 +224,6 @@ impl<C: LeaseCaller> LeaseState<C> {
             waiter.reply(is_reply.then(|| Ok(rejection.clone())))
         };
         self.waiters.drain(..).enumerate().map(delivery).collect()
-    }
-
-    /// Removes the waiters, whose task has ended. The caller drops them.
-    pub(super) fn abandon(&mut self) -> impl Drop + use<C> {
-        mem::take(&mut self.waiters)
     }
 
     /// Takes back units that a waiter did not spend, if they are of the same charge as the units that the process holds
