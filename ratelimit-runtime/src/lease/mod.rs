@@ -271,10 +271,8 @@ async fn watch(leases: Weak<Leases>) {
         let (expired, end) = those.ledger.take_expired(clock.steady());
         those.return_each(expired);
         drop((pending, those));
-        match end {
-            Some(end) => drop(before(clock.sleep_until_steady(end), changed.notified()).await),
-            None => changed.notified().await,
-        }
+        let end = clock.sleep_until_steady(end.unwrap_or(u64::MAX));
+        let _ = before(end, changed.notified()).await;
         // Many changes and ends cause one look. A virtual clock moves from look to look.
         if !clock.is_virtual() {
             sleep(LOOK_PAUSE).await;

@@ -178,23 +178,19 @@ impl<E: Queueable> Corrections<E> {
         let Some(sent) = lane.sent.take() else { return Vec::new() };
         self.requests -= 1;
         lane.record(&results, real);
-        let (mut done, mut again) = (Vec::new(), Vec::new());
-        for (entry, result) in sent.into_iter().zip(results) {
-            match result {
-                Err(Failure::NotExecuted(_)) if entry.kind() != Kind::Awaited => {
-                    again.push(entry);
+        let mut done = Vec::new();
+        // The last one first, so that what comes back keeps its order.
+        for (entry, result) in sent.into_iter().zip(results).rev() {
+            match (result, entry.kind()) {
+                (Err(Failure::NotExecuted(_)), Kind::Block) => lane.first.push_front(entry),
+                (Err(Failure::NotExecuted(_)), Kind::GiveBack | Kind::Settlement) => {
+                    lane.count(&entry, true);
+                    lane.rest.push_front(entry);
                 }
-                result => done.push((entry, result)),
+                (result, _) => done.push((entry, result)),
             }
         }
-        for entry in again.into_iter().rev() {
-            if entry.kind() == Kind::Block {
-                lane.first.push_front(entry);
-            } else {
-                lane.count(&entry, true);
-                lane.rest.push_front(entry);
-            }
-        }
+        done.reverse();
         let waiting = self.waiting.entry(lane.server).or_default();
         for (entry, _) in &done {
             waiting[index_of(entry.kind())] -= 1;
@@ -303,14 +299,10 @@ impl<E: Queueable> Lane<E> {
         }
         let (mut sent, mut skipped) = (Vec::new(), VecDeque::new());
         while sent.len() < MAX_CORRECTED {
-            let (is_first, taken) = match self.first.pop_front() {
-                Some(taken) => (true, taken),
-                None if is_paused => break,
-                None => match self.rest.pop_front() {
-                    Some(taken) => (false, taken),
-                    None => break,
-                },
-            };
+            let first = self.first.pop_front();
+            let is_first = first.is_some();
+            let rest = if is_first || is_paused { None } else { self.rest.pop_front() };
+            let Some(taken) = first.or(rest) else { break };
             let is_skipped = |it: &E| {
                 it.kind() != Kind::Awaited
                     || skipped.iter().any(|before: &E| before.key_id() == it.key_id())

@@ -336,10 +336,7 @@ impl HeldSlot {
             let changed = Arc::clone(&self.core.lock().slots.changed);
             // Receives notifications from now on.
             let changed = changed.notified();
-            let Some(at) = self.lost_at() else {
-                changed.await;
-                continue;
-            };
+            let at = self.lost_at().unwrap_or(u64::MAX);
             let rest = at.saturating_sub(clock.boottime());
             if rest == 0 {
                 return;
@@ -356,17 +353,17 @@ impl HeldSlot {
     ) -> impl Future<Output = Result<(), StoreError>> + Send + 'static {
         let (core, key_id) = (Arc::clone(&self.core), self.key_id);
         self.free(true);
-        self.taken.units = 0;
         async move { core.until(|slots| slots.is_stated(key_id)).await }
     }
 
-    fn free(&self, hurries: bool) {
+    fn free(&mut self, hurries: bool) {
+        let taken = TakenUnits { units: mem::take(&mut self.taken.units), ..self.taken };
         // A process that was forked does not release what its parent holds.
-        if self.taken.units == 0 || self.os_process != seen_process() {
+        if taken.units == 0 || self.os_process != seen_process() {
             return;
         }
         let real = self.core.real();
-        self.core.change(|queue| queue.slots.release(self.key_id, self.taken, hurries, real));
+        self.core.change(|queue| queue.slots.release(self.key_id, taken, hurries, real));
         self.core.notices.released(self.key_id);
     }
 }

@@ -271,11 +271,8 @@ impl Core {
                 }
                 Arc::clone(&queue.changed)
             };
-            let pause = if deserted.is_some() { pause.or(Some(SHUTDOWN_GRACE)) } else { pause };
-            match pause {
-                Some(pause) => drop(timeout(pause, changed.notified()).await),
-                None => changed.notified().await,
-            }
+            let longest = if deserted.is_some() { SHUTDOWN_GRACE } else { Duration::MAX };
+            let _ = timeout(pause.unwrap_or(longest), changed.notified()).await;
         }
         let lost = self.lock().corrections.drain();
         for lost in lost {

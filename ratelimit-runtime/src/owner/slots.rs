@@ -163,7 +163,7 @@ impl SlotCounts {
 
     /// Looks at all counts again, after a panic: a request that was to be sent may be lost.
     pub(super) fn begin_anew(&mut self, real: u64) {
-        (self.soon, self.later, self.statements) = (Agenda::default(), Agenda::default(), 0);
+        (self.soon, self.later, self.statements) = Default::default();
         for key_id in self.counts.keys().copied().collect::<Vec<_>>() {
             if let Some(count) = self.counts.get_mut(&key_id) {
                 count.units.unanswered();
@@ -343,10 +343,8 @@ impl SlotCounts {
     /// Gives each want what the request has decided about it.
     fn answer(&mut self, wants: Vec<Want>, calls: &Calls, reply: &Reply, real: u64) {
         if wants.len() == 1 && !calls.is_mixed {
-            for Want { reply_to, .. } in wants {
-                self.ends.replies.push((reply_to, Ok((reply.clone(), calls.clone()))));
-            }
-            return;
+            let whole = |want: Want| (want.reply_to, Ok((reply.clone(), calls.clone())));
+            return self.ends.replies.extend(wants.into_iter().map(whole));
         }
         let width = calls.charges.len();
         let (mut outcomes, mut receipts) =
@@ -356,30 +354,25 @@ impl SlotCounts {
             let of = |charge: &Arc<Charge>| ids().position(|id| id == charge.key_id);
             want.calls.charges.iter().filter_map(of).collect()
         };
-        let mut rejected: Option<(Calls, Vec<Outcome>)> = None;
+        let mut rejected: Option<(Calls, OneOrMany<Outcome>)> = None;
         for mut want in wants {
+            let (places, call, receipts) = (places(&want), outcomes.next(), receipts.next());
+            let has_failed = call.is_some_and(|call| call.contains(&Outcome::FAILED));
+            want.is_alone |= has_failed;
+            let call = call.map(|call| places.iter().map(|place| call[*place]).collect());
             // A call of other costs than the rejected one may fit.
-            let is_like = |(of, _): &&(Calls, Vec<Outcome>)| of.runs == want.calls.runs;
-            let places = places(&want);
-            let receipts = receipts.next();
-            let call = outcomes.next();
-            if call.is_some_and(|call| call.contains(&Outcome::FAILED)) {
-                want.is_alone = true;
-                self.enqueue(want, real);
-                continue;
-            }
-            let call = call.map(|call| places.iter().map(|place| call[*place]).collect::<Vec<_>>());
-            let like = rejected.as_ref().filter(is_like);
-            let Some(call) = call.or_else(|| like.map(|(_, outcomes)| outcomes.clone())) else {
+            let like = rejected.as_ref().filter(|(of, _)| of.runs == want.calls.runs);
+            let call = call.or_else(|| like.map(|(_, outcomes)| outcomes.clone()));
+            let Some(call) = call.filter(|_| !has_failed) else {
                 self.enqueue(want, real);
                 continue;
             };
-            let mut of_call = Reply::new(call.into(), reply.source);
+            let mut of_call = Reply::new(call, reply.source);
             if of_call.is_allowed() {
                 let of = |place: &usize| receipts?.get(*place).copied();
-                of_call.receipts = places.iter().filter_map(of).collect::<Vec<_>>().into();
+                of_call.receipts = places.iter().filter_map(of).collect();
             } else {
-                rejected = Some((want.calls.clone(), of_call.outcomes.to_vec()));
+                rejected = Some((want.calls.clone(), of_call.outcomes.clone()));
             }
             self.ends.replies.push((want.reply_to, Ok((of_call, want.calls))));
         }

@@ -233,19 +233,15 @@ impl Waiting {
     }
 }
 
+/// A call that has entered a line.
 pub(super) struct WaitingCall {
-    waiting: Arc<Waiting>,
-    ticket: Arc<Ticket>,
+    pub(super) waiting: Arc<Waiting>,
+    pub(super) ticket: Arc<Ticket>,
     /// The name under which the wait is reported, and its start; `None` before the first poll is pending.
-    waits: Option<(Name, Started)>,
+    pub(super) waits: Option<(Name, Started)>,
 }
 
 impl WaitingCall {
-    /// Creates the future of a call that has entered a line.
-    pub(super) fn new(waiting: Arc<Waiting>, ticket: Arc<Ticket>) -> Self {
-        Self { waiting, ticket, waits: None }
-    }
-
     /// Completes once the call is decided. The result is `None` if rules decide the call.
     pub(super) async fn ended(mut self) -> Option<Result<Reply, StoreError>> {
         let clock = self.waiting.clock().clone();

@@ -139,7 +139,8 @@ impl Waiting {
             }
         }
         while self.enter(ticket) {
-            let result = WaitingCall::new(Arc::clone(self), Arc::clone(ticket)).ended().await;
+            let (waiting, ticket) = (Arc::clone(self), Arc::clone(ticket));
+            let result = WaitingCall { waiting, ticket, waits: None }.ended().await;
             // Without a result, rules have ended the wait. Others may be in force now.
             if result.is_some() {
                 return result;
@@ -255,7 +256,7 @@ impl Waiting {
     fn remove_if_empty(&self, line: &Arc<SharedLine>) {
         let mut lines = lock_own(&self.lines);
         let inner = lock(&line.line);
-        if !inner.is_empty() {
+        if !inner.is_deserted() || inner.holds_units() {
             return;
         }
         for charge in &line.spec.counts {

@@ -242,7 +242,8 @@ impl Line {
                 self.grant(arrival, grant);
                 return;
             }
-            self.reject_until(arrival, &grant, now);
+            let rejection = grant.rejection(self.retry_until(grant.at, now));
+            self.end(arrival, Ok(rejection));
         }
         self.spares.push(grant);
     }

@@ -144,11 +144,6 @@ impl Line {
         Self { spec, long: LONG_LINE, ..Self::default() }
     }
 
-    /// Returns whether the line holds nothing: no call, no grant.
-    pub(super) fn is_empty(&self) -> bool {
-        self.is_deserted() && !self.holds_units()
-    }
-
     /// Returns the rejection of the first queued call, if the line has one.
     fn estimate(&self) -> Option<&Estimate> {
         self.estimate.as_ref().filter(|estimate| self.waiters.first() == Some(estimate.of))

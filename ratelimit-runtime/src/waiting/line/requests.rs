@@ -275,14 +275,8 @@ impl Line {
 }
 
 impl Line {
-    /// Rejects a call until the moment of a grant that comes too late for it.
-    pub(super) fn reject_until(&mut self, arrival: u64, grant: &Grant, now: Now) {
-        let reply = grant.rejection(self.retry_until(grant.at, now));
-        self.end(arrival, Ok(reply));
-    }
-
     /// Returns the `retry_after` of a call that can be admitted at `earliest`, in microseconds.
-    fn retry_until(&self, earliest: u64, now: Now) -> u64 {
+    pub(super) fn retry_until(&self, earliest: u64, now: Now) -> u64 {
         let shortest = if self.spec.is_shared { PAUSE } else { Duration::from_millis(1) };
         earliest.saturating_sub(now.local).max(shortest.as_micros() as u64)
     }
