@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use loom::thread::spawn;
 
-use super::ledger::LeaseLedger;
-use super::state::{LeaseTarget, UnspentUnits};
+use super::ledger::{LeaseEntry, LeaseLedger};
+use super::state::{LeaseState, LeaseTarget, UnspentUnits};
 use crate::algorithm::{Outcome, Verdict};
 use crate::background::WorkCount;
 use crate::key::KeyId;
@@ -39,9 +39,10 @@ impl Leased {
         let reset_us = LEASING.terms().period_us();
         let outcome = Outcome { clock: NOW, verdict, remaining: 90, retry_us: 0, reset_us };
         let result = Ok(Reply::one(outcome, Source::Redis));
-        let (_, excess) = ledger.replied(KEY, units, NOW, NOW, result);
+        let (_, excess) = ledger.change(KEY, |lease| lease.replied(units, NOW, NOW, result));
         assert!(excess.is_none());
-        let (deliveries, request) = ledger.step(KEY, NOW);
+        let step = |lease: &mut LeaseEntry| (lease.serve(NOW), lease.request(NOW));
+        let (deliveries, request) = ledger.change(KEY, step);
         assert!(deliveries.is_empty() && request.is_none());
         Arc::new(Self { ledger, target })
     }
@@ -60,7 +61,7 @@ impl Leased {
     }
 
     fn take(&self) -> u64 {
-        self.ledger.take(KEY).map_or(0, |taken| taken.units)
+        self.ledger.change(KEY, LeaseState::take_unspent).map_or(0, |taken| taken.units)
     }
 
     fn take_all(&self) -> u64 {
@@ -109,7 +110,7 @@ fn no_unit_of_a_count_that_was_reset_is_spent() {
             let leased = Arc::clone(&leased);
             move || leased.spend()
         });
-        leased.ledger.discard(KEY);
+        leased.ledger.change(KEY, LeaseState::discard);
         assert_eq!(leased.spend() + leased.take_all(), 0);
         call.join().expect("no panic");
     });

@@ -11,13 +11,11 @@ use std::sync::atomic::Ordering::SeqCst;
 use tokio::sync::oneshot;
 
 use super::LeaseReply;
-use super::state::{Delivery, LeaseCaller, LeaseRequest, LeaseState, LeaseTarget, UnspentUnits};
+use super::state::{Delivery, LeaseCaller, LeaseState, LeaseTarget, UnspentUnits};
 use crate::algorithm::Outcome;
 use crate::background::{OwnValue, PendingWork, lock_own};
 use crate::key::KeyId;
 use crate::limit::Terms;
-use crate::reply::StoreError;
-use crate::store::Reply;
 use crate::threads::{AtomicBool, Mutex, MutexGuard};
 
 /// The number of shards: so many that threads rarely wait for a lock; a power of two.
@@ -29,7 +27,7 @@ const MAX_ENTRIES: usize = 1024;
 type LeaseEntries = HashMap<KeyId, LeaseEntry>;
 
 /// The lease of a count, and the calls that wait for it.
-type LeaseEntry = LeaseState<oneshot::Sender<LeaseReply>>;
+pub(super) type LeaseEntry = LeaseState<oneshot::Sender<LeaseReply>>;
 
 pub(super) struct LeaseLedger {
     shards: Box<[Mutex<OwnValue<LeaseEntries>>]>,
@@ -126,48 +124,13 @@ impl LeaseLedger {
         Some(LeaseWait { reply, arrival, fetch })
     }
 
-    /// Returns whether a call still waits, and the pending request does not include it.
-    pub(super) fn is_not_included(&self, key_id: KeyId, arrival: u64) -> bool {
-        let shard = self.shard(key_id);
-        shard.get(&key_id).is_some_and(|entry| entry.is_not_included(arrival))
-    }
-
-    /// Serves waiters from the units that the process holds, and prepares the next request. Without one, no call waits,
-    /// and the task has ended.
-    pub(super) fn step(
+    /// Changes the lease of a count under the lock, if the count has one. The result is dropped after that.
+    pub(super) fn change<T: Default>(
         &self,
         key_id: KeyId,
-        now: u64,
-    ) -> (Vec<LeaseDelivery>, Option<LeaseRequest>) {
-        let mut shard = self.shard(key_id);
-        let Some(entry) = shard.get_mut(&key_id) else { return Default::default() };
-        let (deliveries, request) = (entry.serve(now), entry.request(now));
-        entry.is_fetching = request.is_some();
-        (deliveries, request)
-    }
-
-    /// Records the reply to the last request, as [`LeaseState::replied`] does.
-    pub(super) fn replied(
-        &self,
-        key_id: KeyId,
-        units: u64,
-        requested: u64,
-        now: u64,
-        result: Result<Reply, StoreError>,
-    ) -> (Vec<LeaseDelivery>, Option<UnspentUnits>) {
-        let mut shard = self.shard(key_id);
-        let Some(entry) = shard.get_mut(&key_id) else { return Default::default() };
-        entry.replied(units, requested, now, result)
-    }
-
-    /// Records that a task has ended before its work. The waiters observe the closed channel.
-    pub(super) fn abandon(&self, key_id: KeyId) {
-        let mut shard = self.shard(key_id);
-        let Some(entry) = shard.get_mut(&key_id) else { return };
-        entry.is_fetching = false;
-        let waiting = mem::take(&mut entry.waiters);
-        drop(shard);
-        drop(waiting);
+        change: impl FnOnce(&mut LeaseEntry) -> T,
+    ) -> T {
+        self.shard(key_id).get_mut(&key_id).map(change).unwrap_or_default()
     }
 
     /// Takes back units that a waiter did not spend, if they are of the same charge as the units that the process holds
@@ -179,21 +142,9 @@ impl LeaseLedger {
         UnspentUnits { units: unspent.units - kept, ..unspent }.some()
     }
 
-    /// Discards the units of a count that was reset.
-    pub(super) fn discard(&self, key_id: KeyId) {
-        if let Some(entry) = self.shard(key_id).get_mut(&key_id) {
-            entry.discard();
-        }
-    }
-
     /// From now on, no call starts a request for units.
     pub(super) fn shut_down(&self) {
         self.is_shut_down.store(true, SeqCst);
-    }
-
-    /// Takes the units that the process holds of a count.
-    pub(super) fn take(&self, key_id: KeyId) -> Option<UnspentUnits> {
-        self.shard(key_id).get_mut(&key_id).and_then(LeaseState::take_unspent)
     }
 
     /// Takes all units that the process holds.

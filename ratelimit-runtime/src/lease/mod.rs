@@ -32,9 +32,9 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
 
 use self::heat::Heat;
-use self::ledger::{LeaseDelivery, LeaseLedger, LeaseWait};
+use self::ledger::{LeaseDelivery, LeaseEntry, LeaseLedger, LeaseWait};
 pub(crate) use self::state::LeaseTarget;
-use self::state::{Delivery, LeaseRequest, UnspentUnits};
+use self::state::{Delivery, LeaseRequest, LeaseState, UnspentUnits};
 use crate::algorithm::{Charged, Outcome};
 use crate::backend::Backend;
 use crate::background::{OwnValue, WorkCount, lock_own};
@@ -165,15 +165,17 @@ impl Leases {
         if let Some(LeaseWait { mut reply, arrival, fetch }) = wait {
             if let Some(pending) = fetch {
                 let leases = Arc::clone(self);
+                // The waiters observe the closed channel.
                 let abandon = move || {
-                    leases.ledger.abandon(key_id);
+                    drop(leases.ledger.change(key_id, LeaseState::abandon));
                     drop(pending);
                 };
                 self.backend.background.spawn_or(Arc::clone(self).fetch(key_id), abandon);
             }
             // Saves the second timer for most calls: their replies come within the first timeout.
             let mut received = complete_by(start + deadline / WAITS_PER_DEADLINE, &mut reply).await;
-            if received.is_none() && !self.ledger.is_not_included(key_id, arrival) {
+            let is_not_included = |lease: &mut LeaseEntry| lease.is_not_included(arrival);
+            if received.is_none() && !self.ledger.change(key_id, is_not_included) {
                 received = Some(complete_by(by, reply).await.ok_or_else(late)?);
             }
             // Without a reply, the thread could not start, or the pending request does not include the call.
@@ -200,12 +202,12 @@ impl Leases {
     pub(crate) fn give_back(&self, key_id: KeyId) {
         // A shutdown waits until the units that leave the ledger are queued.
         let _pending = self.pending.begin();
-        self.return_each(self.ledger.take(key_id));
+        self.return_each(self.ledger.change(key_id, LeaseState::take_unspent));
     }
 
     /// Discards the units of a count that is reset.
     pub(crate) fn discard(&self, key_id: KeyId) {
-        self.ledger.discard(key_id);
+        self.ledger.change(key_id, LeaseState::discard);
     }
 
     /// Gives back all units that this process holds. Calls lease no more.
@@ -285,7 +287,9 @@ impl Leases {
     /// is dropped.
     async fn fetch(self: Arc<Self>, key_id: KeyId) {
         loop {
-            let (deliveries, request) = self.ledger.step(key_id, self.now());
+            let now = self.now();
+            let step = |lease: &mut LeaseEntry| (lease.serve(now), lease.request(now));
+            let (deliveries, request) = self.ledger.change(key_id, step);
             self.deliver(key_id, deliveries);
             let Some(LeaseRequest { target, units, unspent }) = request else { break };
             if let Some(unspent) = unspent {
@@ -296,8 +300,9 @@ impl Leases {
             let requested = self.now();
             let calls = Calls::take(target.charge.with_cost(units));
             let result = self.execute(&target, &calls).await;
-            let replied = self.ledger.replied(key_id, units, requested, self.now(), result);
-            let (deliveries, excess) = replied;
+            let now = self.now();
+            let replied = |lease: &mut LeaseEntry| lease.replied(units, requested, now, result);
+            let (deliveries, excess) = self.ledger.change(key_id, replied);
             self.deliver(key_id, deliveries);
             self.return_each(excess);
         }

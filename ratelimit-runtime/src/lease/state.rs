@@ -133,6 +133,7 @@ impl<C: LeaseCaller> LeaseState<C> {
     /// Prepares the next lease: the units that the waiters need; or, if that is more and allowed, twice what was spent
     /// of the last lease, or just that if the last lease has ended.
     pub(super) fn request(&mut self, now: u64) -> Option<LeaseRequest> {
+        self.is_fetching = !self.waiters.is_empty();
         let first = self.waiters.front()?.cost;
         let spent = self.held.spent;
         let most = self.target.max_units.min(self.share.most);
@@ -176,14 +177,9 @@ impl<C: LeaseCaller> LeaseState<C> {
         now: u64,
         outcome: Outcome,
     ) -> (Vec<Delivery<C>>, Option<UnspentUnits>) {
-        let lasts = match self.target.terms.identity.algorithm {
-            Algorithm::Fixed => self.target.lifetime().min(outcome.reset_us),
-            Algorithm::Sliding
-            | Algorithm::SlidingCounter
-            | Algorithm::TokenBucket
-            | Algorithm::LeakyBucket
-            | Algorithm::InFlight => self.target.lifetime(),
-        };
+        let ends_with_window = self.target.terms.identity.algorithm == Algorithm::Fixed;
+        let window = if ends_with_window { outcome.reset_us } else { u64::MAX };
+        let lasts = self.target.lifetime().min(window);
         self.share.update(&self.target.charge.terms, units, &outcome);
         let place = outcome.charged_at(&self.target.charge.terms);
         self.held = HeldUnits {
@@ -224,6 +220,12 @@ impl<C: LeaseCaller> LeaseState<C> {
             waiter.reply(is_reply.then(|| Ok(rejection.clone())))
         };
         self.waiters.drain(..).enumerate().map(delivery).collect()
+    }
+
+    /// Records that the task has ended before its work. Returns the waiters, which the caller drops.
+    pub(super) fn abandon(&mut self) -> VecDeque<LeaseWaiter<C>> {
+        self.is_fetching = false;
+        mem::take(&mut self.waiters)
     }
 
     /// Takes back units that a waiter did not spend, if they are of the same charge as the units that the process holds

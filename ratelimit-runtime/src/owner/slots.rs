@@ -280,7 +280,7 @@ impl SlotCounts {
                 let until = real + PAUSE;
                 count.failure = result.as_ref().err().map(|error| (error.clone(), until));
             }
-            self.end(charge.key_id, &result.map(Some), false, (now, real));
+            self.end(charge.key_id, result.as_ref().map(|it| Some(*it)), false, (now, real));
         }
         self.changed.notify_waiters();
     }
@@ -298,9 +298,8 @@ impl SlotCounts {
         for (index, (place, charge)) in slots_of(charges).enumerate() {
             let stated =
                 result.as_ref().map(|reply| reply.statements.get(index).copied().flatten());
-            let stated = stated.map_err(Clone::clone);
-            let granted = stated.as_ref().map_or(0, |it| it.map_or(0, |it| it.granted));
-            let stamp = self.end(charge.key_id, &stated, is_split, (now, real));
+            let granted = stated.map_or(0, |it| it.map_or(0, |it| it.granted));
+            let stamp = self.end(charge.key_id, stated, is_split, (now, real));
             places.push((place, charge.key_id, granted, stamp));
         }
         self.changed.notify_waiters();
@@ -383,7 +382,7 @@ impl SlotCounts {
     fn end(
         &mut self,
         key_id: KeyId,
-        result: &Result<Option<Stated>, StoreError>,
+        result: Result<Option<Stated>, &StoreError>,
         is_split: bool,
         (now, real): (u64, u64),
     ) -> Option<u64> {
@@ -393,7 +392,7 @@ impl SlotCounts {
         match result {
             Ok(Some(stated)) => {
                 count.failure = None;
-                let replied = count.units.replied(*stated, now);
+                let replied = count.units.replied(stated, now);
                 if replied.lost > 0 {
                     self.ends.lost.push((Arc::clone(&count.charge), replied.lost));
                 }

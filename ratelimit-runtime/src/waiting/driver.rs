@@ -5,7 +5,6 @@
 //! the embedded store need no connection: there, the thread that changes a line drives it at once as well.
 
 use std::future::poll_fn;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
@@ -179,12 +178,6 @@ impl SharedLine {
         self.waking.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Ends the calls, because nothing drives the line.
-    fn abandon(&self) {
-        lock(&self.line).abandon(&ended());
-        self.wake_calls();
-    }
-
     /// Returns whether the line would do nothing before the clock of the limiter moves; for tests.
     pub(super) fn is_idle(&self, now: Now) -> bool {
         let line = lock(&self.line);
@@ -198,10 +191,11 @@ impl Waiting {
         let (waiting, driven, pending) = (Arc::clone(self), Arc::clone(line), self.pending.begin());
         let line = Arc::clone(line);
         let run = async move { waiting.run_driver(&driven).await };
-        // If the thread could not start, or has ended, nothing else would wake the calls.
+        // If the thread could not start or has ended, or the line has panicked, nothing else would wake the calls.
         let abandon = move || {
             *lock(&line.next_look) = None;
-            line.abandon();
+            lock(&line.line).abandon(&ended());
+            line.wake_calls();
             drop(pending);
         };
         self.backend.background.spawn_or(run, abandon);
@@ -211,12 +205,7 @@ impl Waiting {
     async fn run_driver(self: &Arc<Self>, line: &Arc<SharedLine>) {
         loop {
             *lock(&line.next_look) = Some(WakeTimes::default());
-            let drive = || self.drive_line(line);
-            // The panic hook has reported a panic.
-            let wake = catch_unwind(AssertUnwindSafe(drive)).unwrap_or_else(|_| {
-                line.abandon();
-                WakeTimes::default()
-            });
+            let wake = self.drive_line(line);
             let next = {
                 let mut next = lock(&line.next_look);
                 let wake = next.unwrap_or_default().or_earlier(wake);
