@@ -408,7 +408,7 @@ impl Play {
             let _ = write!(parts, "{of_waiter:?}");
         }
         let grants = (&line.passing, &line.spares, line.estimate(), line.returning);
-        let requests = (line.last_request, line.pause_end, line.last_scan, line.is_asking);
+        let requests = (line.last_request, line.pauses, line.last_scan, line.is_asking);
         let wakes = (&line.waiters.looks, &line.overstaying, line.woken);
         let changes = (line.has_changed, &line.changed_counts);
         let of_line = (grants, requests, wakes, changes);

@@ -75,13 +75,6 @@ impl LeaseLedger {
         Some((entry.take(cost, now)?, entry.target.capacity()))
     }
 
-    /// Returns the number of units that calls with these terms can spend.
-    pub(super) fn spendable(&self, key_id: KeyId, terms: &Terms, now: u64) -> u64 {
-        let shard = self.shard(key_id);
-        let entry = shard.get(&key_id).filter(|entry| entry.target.terms == *terms);
-        entry.map_or(0, |entry| entry.held.spendable(now))
-    }
-
     /// Returns whether a count is leased for calls with these terms; `None` if its lease has ended, or if it has none.
     pub(super) fn is_leased(&self, key_id: KeyId, terms: &Terms, now: u64) -> Option<bool> {
         let shard = self.shard(key_id);

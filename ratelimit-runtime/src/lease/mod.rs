@@ -115,7 +115,10 @@ impl Leases {
     /// Returns the number of units that calls with these terms can spend in this process. They and `key_id` are those
     /// of the limit, not of the lease.
     pub(crate) fn spendable(&self, key_id: KeyId, terms: &Terms) -> u64 {
-        self.ledger.spendable(key_id, terms, self.now())
+        let now = self.now();
+        self.ledger.change(key_id, |lease| {
+            if lease.target.terms == *terms { lease.held.spendable(now) } else { 0 }
+        })
     }
 
     /// Returns the key id of the lease that decides a call for which this process does not hold enough units; `None` if

@@ -87,12 +87,7 @@ struct Queue {
     slots: SlotCounts,
     /// Notified when there is something to do for the task.
     changed: Arc<Notify>,
-    losses: Losses,
-}
-
-/// What became of settlements.
-#[derive(Default)]
-struct Losses {
+    /// How many corrections were lost since the last flush.
     lost: u64,
     /// Why the last one was lost; `None` if it was never sent.
     cause: Option<StoreError>,
@@ -189,7 +184,14 @@ impl Owner {
         self.background.revive();
         async move {
             ended.await;
-            core.lock().losses.report()
+            let mut queue = core.lock();
+            match mem::take(&mut queue.lost) {
+                0 => Ok(()),
+                lost => {
+                    let cause = queue.cause.clone().map(Arc::new);
+                    Err(StoreError::SettlementsLost { lost, cause })
+                }
+            }
         }
     }
 
@@ -378,11 +380,8 @@ impl Core {
             let mut queue = self.lock();
             let next = queue.corrections.next(now, real, &mut left);
             let next = next.map(|(slot, sent)| {
-                let due = queue.corrections.sent(slot).map(|queued| match sent {
-                    Sent::Corrections => queued.due(now),
-                    Sent::Probe => queued.probe(),
-                });
-                (slot, due.collect::<Vec<_>>())
+                let due = |queued: &QueuedCorrection| queued.due(now, &sent);
+                (slot, queue.corrections.sent(slot).map(due).collect::<Vec<_>>())
             });
             let wake = queue.corrections.next_wake();
             drop(queue);
@@ -414,38 +413,30 @@ impl Core {
         let QueuedCorrection { corrected, kind, reply_to, pending, .. } = queued;
         let CorrectedCharge { charge, correction, block } = corrected;
         self.end_block(charge.key_id, block);
-        let mut queue = self.lock();
+        let is_reset = block == BlockChange::Reset && charge.statement.is_some();
         match &result {
-            Ok(outcome) => {
-                if block == BlockChange::Reset && charge.statement.is_some() {
-                    queue.slots.reset(charge.key_id, outcome.remaining, self.real());
-                }
+            Ok(outcome) if is_reset => {
+                self.lock().slots.reset(charge.key_id, outcome.remaining, self.real());
             }
             Err(error) if kind != Kind::Awaited => {
                 let was_sent = !matches!(error, Failure::NotExecuted(_));
-                queue.losses.lost += 1;
-                queue.losses.cause = was_sent.then(|| error.error().clone());
+                let mut queue = self.lock();
+                queue.lost += 1;
+                queue.cause = was_sent.then(|| error.error().clone());
             }
-            Err(_) => {}
+            Ok(_) | Err(_) => {}
         }
-        drop(queue);
         if !matches!(result, Err(Failure::NotExecuted(_))) {
             foreign(|| self.notices.corrected(charge.key_id, correction));
             foreign(|| self.notices.changed(charge.key_id, block));
         }
-        match (result, reply_to) {
-            (Ok(_), None) => {
-                foreign(|| {
-                    report::count(report::DEBT, charge.terms.identity.name, correction.more());
-                });
-            }
-            (Err(_), None) => {
-                foreign(|| report::count(report::LOST, charge.terms.identity.name, 1));
-            }
-            (result, Some(sender)) => {
-                let result = result.map_err(StoreError::from);
-                foreign(|| drop(sender.send(result)));
-            }
+        if let Some(sender) = reply_to {
+            let result = result.map_err(StoreError::from);
+            foreign(|| drop(sender.send(result)));
+        } else {
+            let debt = (report::DEBT, correction.more());
+            let (counter, by) = if result.is_ok() { debt } else { (report::LOST, 1) };
+            foreign(|| report::count(counter, charge.terms.identity.name, by));
         }
         foreign(|| drop(pending));
     }
@@ -517,15 +508,13 @@ pub(crate) fn ended() -> StoreError {
 }
 
 impl QueuedCorrection {
-    /// Returns what is to be sent at `now`.
-    fn due(&self, now: u64) -> CorrectedCharge {
-        let (correction, block) = self.rest(now);
+    /// Returns what is to be sent at `now`. A probe corrects nothing.
+    fn due(&self, now: u64, sent: &Sent) -> CorrectedCharge {
+        let (correction, block) = match sent {
+            Sent::Corrections => self.rest(now),
+            Sent::Probe => Default::default(),
+        };
         CorrectedCharge { charge: Arc::clone(&self.corrected.charge), correction, block }
-    }
-
-    /// Returns a request that corrects nothing.
-    fn probe(&self) -> CorrectedCharge {
-        CorrectedCharge::by(Arc::clone(&self.corrected.charge), Correction::default())
     }
 
     fn rest(&self, now: u64) -> (Correction, BlockChange) {
@@ -566,18 +555,6 @@ impl Queueable for QueuedCorrection {
             None => {
                 let (correction, block) = self.rest(now);
                 correction.change != 0 || block != BlockChange::None
-            }
-        }
-    }
-}
-
-impl Losses {
-    /// Fails if corrections were lost since the last call.
-    fn report(&mut self) -> Result<(), StoreError> {
-        match mem::take(&mut self.lost) {
-            0 => Ok(()),
-            lost => {
-                Err(StoreError::SettlementsLost { lost, cause: self.cause.clone().map(Arc::new) })
             }
         }
     }

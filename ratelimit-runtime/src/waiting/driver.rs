@@ -42,20 +42,16 @@ impl Waiting {
     /// Makes the task of a line look at it at these times, or before. Without times, a task that runs looks now.
     fn plan(self: &Arc<Self>, line: &Arc<SharedLine>, wake: WakeTimes) {
         let mut next = lock(&line.next_look);
-        match *next {
-            None if wake == WakeTimes::default() => {}
-            None => {
-                *next = Some(wake);
-                drop(next);
-                self.start_driver(line);
+        let is_timed = wake != WakeTimes::default();
+        if let Some(planned) = *next {
+            *next = Some(planned.or_earlier(if is_timed { wake } else { WakeTimes::now() }));
+            if *next != Some(planned) {
+                line.changed.notify_one();
             }
-            Some(planned) => {
-                let wake = if wake == WakeTimes::default() { WakeTimes::now() } else { wake };
-                *next = Some(planned.or_earlier(wake));
-                if *next != Some(planned) {
-                    line.changed.notify_one();
-                }
-            }
+        } else if is_timed {
+            *next = Some(wake);
+            drop(next);
+            self.start_driver(line);
         }
     }
 

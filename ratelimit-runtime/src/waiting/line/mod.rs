@@ -32,7 +32,7 @@ pub(super) use self::requests::Asked;
 use self::requests::{LOOK_AGAIN, PAUSE};
 pub(super) use self::waiters::Waiter;
 use self::waiters::Waiters;
-use crate::algorithm::{Charged, Outcome, Receipt, Reservation, Verdict};
+use crate::algorithm::{Charged, Outcome, Reservation, Verdict};
 use crate::key::KeyId;
 use crate::limit::{Algorithm, Name, Terms};
 use crate::one_or_many::OneOrMany;
@@ -56,8 +56,8 @@ pub(super) struct Line {
     /// the units; by the clock of the limiter.
     busy_since: Option<u64>,
     last_request: Option<Now>,
-    /// The time before which no request is made, if the next one must not follow the last one at once.
-    pause_end: Option<Instant>,
+    /// Whether the next request must not follow the last one at once.
+    pauses: bool,
     last_scan: Option<Instant>,
     is_asking: bool,
     /// The number of pending give-backs.
@@ -330,9 +330,7 @@ impl Line {
 #[derive(Clone, Debug)]
 struct Grant {
     costs: OneOrMany<u64>,
-    outcomes: OneOrMany<Outcome>,
-    receipts: OneOrMany<Receipt>,
-    source: Source,
+    reply: Reply,
     /// The moment from which the call can take its turn, by the clock of the limiter.
     at: u64,
     /// The real time of the moment; on a virtual clock, the time at which the line observed that the moment has come.
@@ -347,8 +345,8 @@ pub(in crate::waiting) type ReturnedGrant = (Source, Arc<Charge>, Charged);
 impl Grant {
     /// Returns the moment that a bucket has reserved; `None` if it has admitted the call at once.
     fn reservation(&self) -> Option<Reservation> {
-        let outcome = self.outcomes.first().filter(|outcome| outcome.retry_us > 0)?;
-        let receipt = *self.receipts.first()?;
+        let outcome = self.reply.outcomes.first().filter(|outcome| outcome.retry_us > 0)?;
+        let receipt = *self.reply.receipts.first()?;
         Some(Reservation { receipt, moment: outcome.clock + outcome.retry_us })
     }
 
@@ -365,38 +363,38 @@ impl Grant {
 
     /// Returns the reply to a call for which the grant comes too late.
     fn rejection(&self, retry_us: u64) -> Reply {
-        let outcomes = self.outcomes.iter().map(|outcome| Outcome {
+        let outcomes = self.reply.outcomes.iter().map(|outcome| Outcome {
             verdict: Verdict::Rejected,
             remaining: 0,
             retry_us,
             reset_us: outcome.reset_us.max(retry_us),
             ..*outcome
         });
-        Reply::new(outcomes.collect(), self.source)
+        Reply::new(outcomes.collect(), self.reply.source)
     }
 
     /// Returns the reply to the call that takes its turn.
-    fn into_reply(self) -> Reply {
-        let outcomes = self.outcomes.iter().map(|outcome| Outcome {
-            retry_us: 0,
-            reset_us: outcome.reset_us.saturating_sub(outcome.retry_us),
-            ..*outcome
-        });
-        Reply { receipts: self.receipts, ..Reply::new(outcomes.collect(), self.source) }
+    fn into_reply(mut self) -> Reply {
+        for outcome in &mut self.reply.outcomes {
+            outcome.reset_us = outcome.reset_us.saturating_sub(outcome.retry_us);
+            outcome.retry_us = 0;
+        }
+        self.reply
     }
 }
 
 /// Returns the charges of grants that go back.
 fn returned(counts: &[Arc<Charge>], mut grants: Vec<Grant>) -> Vec<ReturnedGrant> {
     // The last charge first: a bucket gives back a moment as a whole while no later one is reserved.
-    grants.sort_by_key(|grant| Reverse(grant.receipts.first().map(|receipt| receipt.place)));
+    grants.sort_by_key(|grant| Reverse(grant.reply.receipts.first().map(|receipt| receipt.place)));
     let mut returned = Vec::new();
     for grant in grants {
         let reserved = grant.reservation().map(Charged::Reserved);
-        for ((charge, cost), receipt) in counts.iter().zip(&grant.costs).zip(&grant.receipts) {
+        let receipts = &grant.reply.receipts;
+        for ((charge, cost), receipt) in counts.iter().zip(&grant.costs).zip(receipts) {
             if *cost > 0 {
                 let charged = reserved.unwrap_or(Charged::By(*receipt));
-                returned.push((grant.source, charge.with_cost(*cost), charged));
+                returned.push((grant.reply.source, charge.with_cost(*cost), charged));
             }
         }
     }
@@ -414,8 +412,7 @@ struct Estimate {
     /// The time of the next request, by the clock of the limiter.
     next: u64,
     costs: OneOrMany<u64>,
-    outcomes: OneOrMany<Outcome>,
-    source: Source,
+    reply: Reply,
     received: u64,
     /// Whether the call needs units that calls in flight hold. Their ends are unknown.
     is_busy: bool,
@@ -428,7 +425,7 @@ impl Estimate {
         // The time at which a block ends does not tell how many units the limit has left then.
         let is_only_blocked =
             |outcome: &Outcome| outcome.verdict == Verdict::Blocked { also_limited: false };
-        let is_exact = counts.len() == 1 && !self.outcomes.iter().any(is_only_blocked);
+        let is_exact = counts.len() == 1 && !self.reply.outcomes.iter().any(is_only_blocked);
         let of = |((charge, units), first): ((&Arc<Charge>, &u128), &u64)| {
             least_time(&charge.terms, *first, *units, is_exact)
         };
@@ -438,7 +435,7 @@ impl Estimate {
 
     /// Returns whether a count, by index, has rejected the call.
     fn is_because_of(&self, count: usize) -> bool {
-        self.outcomes.get(count).is_some_and(|outcome| !outcome.is_allowed())
+        self.reply.outcomes.get(count).is_some_and(|outcome| !outcome.is_allowed())
     }
 
     /// Returns whether a call with these costs cannot be admitted before the first call either.
@@ -449,13 +446,13 @@ impl Estimate {
     /// Returns the rejection of a queued call that can be admitted after `retry` microseconds at the earliest.
     fn rejection(&self, retry: u64, now: u64) -> Reply {
         let passed = now.saturating_sub(self.received);
-        let mut outcomes: Vec<_> = self.outcomes.iter().copied().collect();
-        for outcome in &mut outcomes {
+        let mut reply = self.reply.clone();
+        for outcome in &mut reply.outcomes {
             outcome.retry_us = outcome.retry_us.saturating_sub(passed);
             outcome.reset_us = outcome.reset_us.saturating_sub(passed);
         }
         // The limit that rejects the first call for longest also holds up the calls behind it.
-        let rejecting = outcomes.iter_mut().filter(|outcome| !outcome.is_allowed());
+        let rejecting = reply.outcomes.iter_mut().filter(|outcome| !outcome.is_allowed());
         if let Some(outcome) = rejecting.max_by_key(|outcome| outcome.retry_us) {
             // For calls in flight alone, no time is known.
             if outcome.retry_us > 0 || !self.is_busy {
@@ -463,7 +460,7 @@ impl Estimate {
                 outcome.reset_us = outcome.reset_us.max(outcome.retry_us);
             }
         }
-        Reply::new(outcomes.into(), self.source)
+        reply
     }
 }
 

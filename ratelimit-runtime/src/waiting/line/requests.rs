@@ -45,7 +45,7 @@ impl Line {
         self.apply_changed_counts(&outcomes);
         if outcomes.is_empty() {
             // Another process has reserved a later moment, so the first call keeps its own.
-            self.pause_if(true);
+            self.pauses = true;
             return self.restore(&calls, replaced);
         }
         if outcomes.iter().any(Outcome::is_blocked) {
@@ -71,12 +71,12 @@ impl Line {
             last = if self.spec.is_bucket() { at } else { last };
             let due = self.due_of(at, now);
             let receipts = receipts.next().unwrap_or(&[]).to_vec().into();
-            let (costs, outcomes) = (costs.clone(), outcomes.to_vec().into());
-            let grant = Grant { costs, outcomes, receipts, source, at, due, shift };
+            let reply = Reply { receipts, ..Reply::new(outcomes.to_vec().into(), source) };
+            let grant = Grant { costs: costs.clone(), reply, at, due, shift };
             self.assign(*arrival, grant, delay, now);
         }
         let is_ahead = self.last_moment(now).is_some();
-        self.pause_if(granted == 0 || is_ahead || rejected.is_some());
+        self.pauses = granted == 0 || is_ahead || rejected.is_some();
         self.estimate = None;
         if granted > 0 || !rejected.is_some_and(|(_, outcomes)| self.is_busy(outcomes)) {
             self.busy_since = None;
@@ -95,8 +95,7 @@ impl Line {
                     at,
                     next: self.next_after(next, now),
                     costs: costs.clone(),
-                    outcomes: outcomes.to_vec().into(),
-                    source,
+                    reply: Reply::new(outcomes.to_vec().into(), source),
                     received: now.local,
                     is_busy,
                 });
@@ -120,7 +119,7 @@ impl Line {
         if matches!(error, StoreError::CircuitOpen { .. } | StoreError::Overloaded { .. }) {
             self.restore(&asked.calls, replaced);
         }
-        self.pause_if(true);
+        self.pauses = true;
         // The others then fall back by themselves.
         self.end_all(error, |it| it.is_queued() && it.on_error != OnError::Local);
         let is_left = !self.waiters.queued.is_empty();
@@ -149,7 +148,7 @@ impl Line {
     fn far_call(&self, now: Now) -> Option<u64> {
         let near = self.last_request?.local.saturating_add(RESERVED_AHEAD).max(now.local);
         let (arrival, grant) = self.last_grant().filter(|(_, grant)| grant.at > near)?;
-        (self.spec.is_bucket() && grant.source != Source::Fallback).then_some(arrival)
+        (self.spec.is_bucket() && grant.reply.source != Source::Fallback).then_some(arrival)
     }
 
     /// Returns the time of the next request; `None` if the line needs none.
@@ -164,7 +163,8 @@ impl Line {
             let at = again.filter(|_| self.far_call(now).is_some());
             return at.map(|at| WakeTimes { local: Some(at), real: None });
         }
-        let earliest = self.pause_end.unwrap_or(now.real);
+        let pauses = self.last_request.filter(|_| self.spec.is_shared && self.pauses);
+        let earliest = pauses.map_or(now.real, |last| last.real + PAUSE);
         match self.estimate() {
             Some(estimate) if !replaces && !self.has_changed && now.local < estimate.next => {
                 let next = again.into_iter().fold(estimate.next, u64::min);
@@ -172,12 +172,6 @@ impl Line {
             }
             _ => Some(WakeTimes { local: None, real: Some(earliest) }),
         }
-    }
-
-    /// Makes the next request to a shared store a little later than the last one, if it `pauses`.
-    fn pause_if(&mut self, pauses: bool) {
-        let last = self.last_request.filter(|_| self.spec.is_shared && pauses);
-        self.pause_end = last.map(|last| last.real + PAUSE);
     }
 
     /// Returns when the line asks at the latest, by the clock of the limiter.
@@ -259,7 +253,7 @@ impl Line {
     /// be used at once.
     fn shift_of(&self, source: Source, moment: u64, now: Now) -> u64 {
         match self.last_grant().filter(|_| self.last_moment(now).is_some()) {
-            Some((_, last)) if last.source == source => last.shift,
+            Some((_, last)) if last.reply.source == source => last.shift,
             Some((_, last)) => last.at.saturating_sub(moment),
             None => 0,
         }
