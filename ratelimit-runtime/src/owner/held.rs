@@ -274,11 +274,8 @@ impl Owner {
     /// Returns calls that take nothing, with what this process holds of their counts.
     pub(crate) fn peek(&self, calls: &Calls) -> Calls {
         let queue = self.core.lock();
-        let stated = |charge: &Arc<Charge>| match charge.statement {
-            Some(_) => queue.slots.peeked(charge),
-            None => Arc::clone(charge),
-        };
-        Calls { charges: calls.charges.iter().map(stated).collect(), ..calls.clone() }
+        let peeked = calls.charges.iter().map(|charge| queue.slots.peeked(charge));
+        Calls { charges: peeked.collect(), ..calls.clone() }
     }
 
     /// Returns the units of a call that a reply has admitted.

@@ -107,8 +107,6 @@ struct QueuedCorrection {
 
 type ResultSender = oneshot::Sender<Result<Outcome, StoreError>>;
 
-type CorrectResult = Result<Outcome, Failure>;
-
 impl Owner {
     pub(crate) fn new(
         store: &SharedStore,
@@ -393,23 +391,18 @@ impl Core {
             let correct = async move { core.store.correct(&due).await };
             send(correct, move |results| {
                 let unanswered = || vec![Err(Failure::NoReply(ended())); count];
-                here.replied(slot, results.unwrap_or_else(unanswered));
+                let (results, real) = (results.unwrap_or_else(unanswered), here.real());
+                let done = here.change(|queue| queue.corrections.replied(slot, results, real));
+                for (queued, result) in done {
+                    here.end(queued, result);
+                }
             });
             self.leave(left);
         }
     }
 
-    /// Ends a request.
-    fn replied(&self, slot: u16, results: Vec<CorrectResult>) {
-        let real = self.real();
-        let done = self.change(|queue| queue.corrections.replied(slot, results, real));
-        for (queued, result) in done {
-            self.end(queued, result);
-        }
-    }
-
     /// Tells everyone what has become of a correction. All of them are foreign code, and a panic there loses nothing.
-    fn end(&self, queued: QueuedCorrection, result: CorrectResult) {
+    fn end(&self, queued: QueuedCorrection, result: Result<Outcome, Failure>) {
         let QueuedCorrection { corrected, kind, reply_to, pending, .. } = queued;
         let CorrectedCharge { charge, correction, block } = corrected;
         self.end_block(charge.key_id, block);

@@ -173,12 +173,6 @@ impl SharedLine {
         }
         self.waking.fetch_sub(1, Ordering::SeqCst);
     }
-
-    /// Returns whether the line would do nothing before the clock of the limiter moves; for tests.
-    pub(super) fn is_idle(&self, now: Now) -> bool {
-        let line = lock(&self.line);
-        line.is_idle(now) && !line.has_wakers() && self.waking.load(Ordering::SeqCst) == 0
-    }
 }
 
 /// The task of the background thread that drives a line.

@@ -317,9 +317,11 @@ impl Waiting {
 
     /// Returns whether all lines would do nothing before the clock of the limiter moves; for tests.
     pub(crate) fn is_idle(&self) -> bool {
-        let lines = lock_own(&self.lines);
-        let mut all = lines.by_count.values().flatten();
-        all.all(|line| line.is_idle(self.now()))
+        let (lines, now) = (lock_own(&self.lines), self.now());
+        lines.by_count.values().flatten().all(|shared| {
+            let line = lock(&shared.line);
+            line.is_idle(now) && !line.has_wakers() && shared.waking.load(Ordering::SeqCst) == 0
+        })
     }
 
     /// Returns the number of lines; for tests.

@@ -5,7 +5,7 @@ use std::mem;
 use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::Arc;
 use std::task::{Poll, Waker};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::waiters::{Stage, Waiter};
 use super::{Grant, Line, LineSpec, Now, WakeTimes};
@@ -68,8 +68,9 @@ impl Line {
         let Some(waiter) = self.waiters.get_mut(arrival) else { return Poll::Pending };
         waiter.waker.clone_from(waker);
         waiter.pinged = None;
+        let is_overdue = |due: Instant| now.real >= due + self.spec.validity;
         match waiter.stage() {
-            Stage::Granted(grant) if grant.is_overdue(now, self.spec.validity) => {
+            Stage::Granted(grant) if grant.due.is_some_and(is_overdue) => {
                 self.give_up(arrival, Stage::Queued);
             }
             Stage::Granted(grant) if grant.at <= now.local => {
@@ -182,7 +183,7 @@ impl Line {
     pub(in crate::waiting) fn record_give_back(&mut self, key_id: KeyId) {
         let counts = &self.spec.counts;
         let Some(count) = counts.iter().position(|charge| charge.key_id == key_id) else { return };
-        let is_of_use = self.estimate().is_none_or(|it| it.is_because_of(count));
+        let is_of_use = self.estimate().is_none_or(|it| !it.reply.outcomes[count].is_allowed());
         if !self.is_asking {
             self.has_changed |= is_of_use;
         } else if !self.changed_counts.contains(&count) {
@@ -318,12 +319,6 @@ impl Line {
             self.ping(now);
         }
         wake
-    }
-
-    /// Returns the real time of a moment.
-    pub(super) fn due_of(&self, at: u64, now: Now) -> Option<Instant> {
-        let ahead = Duration::from_micros(at.saturating_sub(now.local));
-        if self.spec.is_virtual { None } else { now.real.checked_add(ahead) }
     }
 
     /// Wakes the first queued calls. The next request leaves out a call that is not polled after that.

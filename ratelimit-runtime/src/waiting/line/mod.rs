@@ -184,16 +184,16 @@ impl Line {
         self.waiters.len() == 0
     }
 
-    /// Returns the last moment ahead that a call has. Only a bucket has moments: the clock can have stepped back since
-    /// another grant.
+    /// Returns the last moment ahead that a call has.
     fn last_moment(&self, now: Now) -> Option<u64> {
-        let last = self.last_grant().map(|(_, grant)| grant.at);
-        last.filter(|at| self.spec.is_bucket() && *at > now.local)
+        self.last_ahead(now).map(|(_, grant)| grant.at)
     }
 
-    /// Returns the call with the last moment, and its grant.
-    fn last_grant(&self) -> Option<(u64, &Grant)> {
-        let (_, arrival) = *self.waiters.granted.last()?;
+    /// Returns the call with the last moment ahead, and its grant. Only a bucket has moments: the clock can have stepped
+    /// back since another grant.
+    fn last_ahead(&self, now: Now) -> Option<(u64, &Grant)> {
+        let last = self.waiters.granted.last();
+        let (_, arrival) = *last.filter(|(at, _)| self.spec.is_bucket() && *at > now.local)?;
         Some((arrival, self.waiters.get(arrival)?.grant()?))
     }
 
@@ -356,11 +356,6 @@ impl Grant {
         self.at <= now.local || last.is_none_or(|last| self.at > last)
     }
 
-    /// Returns whether the call has not taken its turn in time.
-    fn is_overdue(&self, now: Now, validity: Duration) -> bool {
-        self.due.is_some_and(|due| now.real >= due + validity)
-    }
-
     /// Returns the reply to a call for which the grant comes too late.
     fn rejection(&self, retry_us: u64) -> Reply {
         let outcomes = self.reply.outcomes.iter().map(|outcome| Outcome {
@@ -431,16 +426,6 @@ impl Estimate {
         };
         let counts = counts.iter().zip(units).zip(&*self.costs);
         self.at.saturating_add(counts.map(of).max().unwrap_or(0))
-    }
-
-    /// Returns whether a count, by index, has rejected the call.
-    fn is_because_of(&self, count: usize) -> bool {
-        self.reply.outcomes.get(count).is_some_and(|outcome| !outcome.is_allowed())
-    }
-
-    /// Returns whether a call with these costs cannot be admitted before the first call either.
-    fn holds_for(&self, costs: &[u64]) -> bool {
-        self.costs.iter().zip(costs).all(|(first, cost)| cost >= first)
     }
 
     /// Returns the rejection of a queued call that can be admitted after `retry` microseconds at the earliest.

@@ -69,7 +69,8 @@ impl Line {
             let shift = self.shift_of(source, moment, now);
             let at = moment.saturating_add(shift).max(last);
             last = if self.spec.is_bucket() { at } else { last };
-            let due = self.due_of(at, now);
+            let ahead = Duration::from_micros(at.saturating_sub(now.local));
+            let due = if self.spec.is_virtual { None } else { now.real.checked_add(ahead) };
             let receipts = receipts.next().unwrap_or(&[]).to_vec().into();
             let reply = Reply { receipts, ..Reply::new(outcomes.to_vec().into(), source) };
             let grant = Grant { costs: costs.clone(), reply, at, due, shift };
@@ -146,9 +147,9 @@ impl Line {
 
     /// Returns the call whose moment is farther ahead than a line reserves others, if this process does not decide it.
     fn far_call(&self, now: Now) -> Option<u64> {
-        let near = self.last_request?.local.saturating_add(RESERVED_AHEAD).max(now.local);
-        let (arrival, grant) = self.last_grant().filter(|(_, grant)| grant.at > near)?;
-        (self.spec.is_bucket() && grant.reply.source != Source::Fallback).then_some(arrival)
+        let near = self.last_request?.local.saturating_add(RESERVED_AHEAD);
+        let (arrival, grant) = self.last_ahead(now).filter(|(_, grant)| grant.at > near)?;
+        (grant.reply.source != Source::Fallback).then_some(arrival)
     }
 
     /// Returns the time of the next request; `None` if the line needs none.
@@ -252,7 +253,7 @@ impl Line {
     /// now on, but the calls before them still wait for moments of Redis. Without a shift, all moments up to then would
     /// be used at once.
     fn shift_of(&self, source: Source, moment: u64, now: Now) -> u64 {
-        match self.last_grant().filter(|_| self.last_moment(now).is_some()) {
+        match self.last_ahead(now) {
             Some((_, last)) if last.reply.source == source => last.shift,
             Some((_, last)) => last.at.saturating_sub(moment),
             None => 0,
@@ -296,7 +297,8 @@ impl Line {
         for arrival in &self.waiters.queued {
             let Some(waiter) = self.waiters.get(*arrival) else { continue };
             // Once the first call is rejected, a call with a lower cost may be admitted earlier than the first call.
-            if is_first_late && !estimate.holds_for(&waiter.costs) {
+            let mut costs = estimate.costs.iter().zip(&*waiter.costs);
+            if is_first_late && costs.any(|(first, cost)| cost < first) {
                 break;
             }
             add_units(&mut units, &waiter.costs);
