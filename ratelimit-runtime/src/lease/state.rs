@@ -114,16 +114,10 @@ impl<C: LeaseCaller> LeaseState<C> {
             }
             spendable -= first.cost;
             self.held.spend(first.cost);
-            let HeldUnits { at, place, .. } = self.held;
             deliveries.push(Delivery {
                 to: first.caller,
                 reply: Some(Ok(Reply::one(self.outcome(now), source))),
-                units: Some(UnspentUnits {
-                    target: Arc::clone(&self.target),
-                    units: first.cost,
-                    at,
-                    place,
-                }),
+                units: Some(self.unspent(first.cost)),
             });
             source = Source::Lease;
         }
@@ -181,12 +175,11 @@ impl<C: LeaseCaller> LeaseState<C> {
         let window = if ends_with_window { outcome.reset_us } else { u64::MAX };
         let lasts = self.target.lifetime().min(window);
         self.share.update(&self.target.charge.terms, units, &outcome);
-        let place = outcome.charged_at(&self.target.charge.terms);
         self.held = HeldUnits {
             units,
             spent: 0,
             at: outcome.clock,
-            place,
+            place: outcome.charged_at(&self.target.charge.terms),
             requested,
             // The clock of the store may run a little faster.
             until: requested + lasts - lasts.div_ceil(1_000),
@@ -204,9 +197,7 @@ impl<C: LeaseCaller> LeaseState<C> {
             self.held.forget();
             return (deliveries, None);
         }
-        let target = Arc::clone(&self.target);
-        let excess = UnspentUnits { target, units: excess, at: outcome.clock, place }.some();
-        (deliveries, excess)
+        (deliveries, self.unspent(excess).some())
     }
 
     /// Records that the store has rejected a lease of `units` units. The rejection is also the reply to each waiter of
@@ -249,9 +240,15 @@ impl<C: LeaseCaller> LeaseState<C> {
 
     /// Takes all units that are held. The lease still knows the spent units.
     pub(super) fn take_unspent(&mut self) -> Option<UnspentUnits> {
-        let HeldUnits { units, at, place, .. } = self.held;
+        let unspent = self.unspent(self.held.units);
         (self.held.units, self.held.at) = (0, 0);
-        (UnspentUnits { target: Arc::clone(&self.target), units, at, place }).some()
+        unspent.some()
+    }
+
+    /// Returns units of the charge of which units are held.
+    fn unspent(&self, units: u64) -> UnspentUnits {
+        let HeldUnits { at, place, .. } = self.held;
+        UnspentUnits { target: Arc::clone(&self.target), units, at, place }
     }
 
     /// Takes the units of a lease that has ended. Also returns the time of the next look, at which the process still

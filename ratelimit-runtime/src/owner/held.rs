@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use tokio::sync::oneshot;
 
-use super::slots::charged;
+use super::slots::{SlotCounts, charged};
 use super::{Core, LOOK_AGAIN, Owner, ended};
 use crate::algorithm::Receipt;
 use crate::background::seen_process;
@@ -329,18 +329,17 @@ impl HeldSlot {
     /// Completes once the units are lost.
     pub(crate) async fn lost(&self) {
         let clock = &self.core.clock;
+        let lost = |slots: &SlotCounts| {
+            let at = slots.lost_at(self.key_id, self.taken);
+            at.filter(|at| clock.boottime() >= *at)
+        };
         loop {
-            let changed = Arc::clone(&self.core.lock().slots.changed);
-            // Receives notifications from now on.
-            let changed = changed.notified();
-            let at = self.lost_at().unwrap_or(u64::MAX);
-            let rest = at.saturating_sub(clock.boottime());
-            if rest == 0 {
+            let rest = self.lost_at().unwrap_or(u64::MAX).saturating_sub(clock.boottime());
+            // No timer tells that the machine was suspended.
+            let look = clock.sleep_until_steady(clock.steady() + rest.min(LOOK_AGAIN));
+            if before(look, self.core.until(lost)).await.is_some() {
                 return;
             }
-            // No timer tells that the machine was suspended.
-            let at = clock.steady().saturating_add(rest.min(LOOK_AGAIN));
-            let _ = before(clock.sleep_until_steady(at), changed).await;
         }
     }
 

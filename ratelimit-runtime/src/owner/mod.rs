@@ -139,11 +139,13 @@ impl Owner {
         let CorrectedCharge { charge, correction, block } = corrected;
         // Apart, because a block that waits is not sent once the key is unblocked.
         if block != BlockChange::None {
-            self.add(CorrectedCharge::block(Arc::clone(&charge), block), Kind::Block, None);
+            self.core.add(CorrectedCharge::block(Arc::clone(&charge), block), Kind::Block, None);
+            self.wake();
         }
         if correction.change != 0 {
             let kind = if correction.less() > 0 { Kind::GiveBack } else { Kind::Settlement };
-            self.add(CorrectedCharge::by(charge, correction), kind, None);
+            self.core.add(CorrectedCharge::by(charge, correction), kind, None);
+            self.wake();
         }
     }
 
@@ -160,7 +162,8 @@ impl Owner {
 
     fn ask(self: &Arc<Self>, corrected: CorrectedCharge, kind: Kind) -> GivenBack {
         let (sender, result) = oneshot::channel();
-        self.add(corrected, kind, Some(sender));
+        self.core.add(corrected, kind, Some(sender));
+        self.wake();
         result
     }
 
@@ -191,16 +194,6 @@ impl Owner {
                 }
             }
         }
-    }
-
-    fn add(
-        self: &Arc<Self>,
-        corrected: CorrectedCharge,
-        kind: Kind,
-        reply_to: Option<ResultSender>,
-    ) {
-        self.core.add(corrected, kind, reply_to);
-        self.wake();
     }
 
     /// Makes the task look for what is due. Starts it if it does not run.

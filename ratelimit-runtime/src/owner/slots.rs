@@ -348,14 +348,11 @@ impl SlotCounts {
         let width = calls.charges.len();
         let (mut outcomes, mut receipts) =
             (reply.outcomes.chunks(width), reply.receipts.chunks(width));
-        let places = |want: &Want| -> Vec<usize> {
-            let ids = || calls.charges.iter().map(|charge| charge.key_id);
-            let of = |charge: &Arc<Charge>| ids().position(|id| id == charge.key_id);
-            want.calls.charges.iter().filter_map(of).collect()
-        };
+        let place = |charge: &Arc<Charge>| place_of(charge, &calls.charges);
         let mut rejected: Option<(Calls, OneOrMany<Outcome>)> = None;
         for mut want in wants {
-            let (places, call, receipts) = (places(&want), outcomes.next(), receipts.next());
+            let places: Vec<_> = want.calls.charges.iter().filter_map(place).collect();
+            let (call, receipts) = (outcomes.next(), receipts.next());
             let has_failed = call.is_some_and(|call| call.contains(&Outcome::FAILED));
             want.is_alone |= has_failed;
             let call = call.map(|call| places.iter().map(|place| call[*place]).collect());
@@ -435,7 +432,7 @@ impl SlotCounts {
             if !is_like && can_mix(&wants, want, &charges, slot_of) {
                 is_mixed = true;
                 for charge in &*want.calls.charges {
-                    if !charges.iter().any(|known| known.key_id == charge.key_id) {
+                    if place_of(charge, &charges).is_none() {
                         charges.push(Arc::clone(charge));
                     }
                 }
@@ -574,8 +571,8 @@ fn can_mix(
         takes_all && !it.is_alone && slots_of(&it.calls.charges).count() == 1
     };
     let is_known = |charge: &Arc<Charge>| {
-        let known = charges.iter().find(|known| known.key_id == charge.key_id);
-        known.map_or(charge.statement.is_none(), |known| is_equal(known, charge))
+        let known = place_of(charge, charges).map(|place| is_equal(&charges[place], charge));
+        known.unwrap_or(charge.statement.is_none())
     };
     let mut all = charges.iter().chain(&want.calls.charges);
     wants.len() < MAX_MIXED
@@ -592,10 +589,14 @@ fn is_single(want: &Want) -> bool {
 /// Returns the costs of a single call for `charges`, which contain its counts.
 fn costs_in(charges: &[Arc<Charge>], want: &Want) -> OneOrMany<u64> {
     let of = |charge: &Arc<Charge>| {
-        let place = want.calls.charges.iter().position(|own| own.key_id == charge.key_id);
-        place.map_or(0, |place| want.calls.runs[0].costs[place])
+        place_of(charge, &want.calls.charges).map_or(0, |place| want.calls.runs[0].costs[place])
     };
     charges.iter().map(of).collect()
+}
+
+/// Returns the place of the count of a charge in a request.
+fn place_of(charge: &Charge, charges: &[Arc<Charge>]) -> Option<usize> {
+    charges.iter().position(|it| it.key_id == charge.key_id)
 }
 
 /// Returns whether calls take from the same counts under the same amounts.

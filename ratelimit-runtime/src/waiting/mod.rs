@@ -10,7 +10,7 @@
 mod driver;
 mod line;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -158,14 +158,13 @@ impl Waiting {
         if lines.is_shut_down {
             return;
         }
-        let (table, now, mut tickets) = (self.rules.table(), self.now(), Vec::new());
+        let (table, now, mut tickets) = (self.rules.table(), self.now(), BTreeMap::new());
         for line in lines.by_count.values().flatten() {
-            tickets.extend(lock(&line.line).tickets());
+            tickets.extend(lock(&line.line).tickets().map(|ticket| (ticket.arrival, ticket)));
         }
-        tickets.sort_unstable_by_key(|ticket| ticket.arrival);
-        tickets.dedup_by_key(|ticket| ticket.arrival);
-        let (mut left, mut entered) = (Vec::new(), Vec::new());
-        for ticket in tickets {
+        let by_place = |line: Arc<SharedLine>| (Arc::as_ptr(&line), line);
+        let (mut left, mut entered) = (BTreeMap::new(), BTreeMap::new());
+        for ticket in tickets.into_values() {
             let mut place = lock(&ticket.place);
             let Some(line) = place.line.clone() else { continue };
             let ruled = ticket.under(&self.backend, table.as_deref());
@@ -175,23 +174,19 @@ impl Waiting {
                 inner.change_by(same.changes_at);
                 drop(inner);
                 place.ruled = ruled;
-                entered.extend(same.changes_at.map(|_| line));
+                entered.extend(same.changes_at.map(|_| by_place(line)));
             } else if let Some(waiter) = inner.take(ticket.arrival, now) {
                 drop(inner);
                 place.ruled = ruled;
                 place.line = destination.map(|to| self.join(&mut lines, waiter, &to));
-                entered.extend(place.line.clone());
-                left.push(line);
+                entered.extend(place.line.clone().map(by_place));
+                left.extend([by_place(line)]);
             }
         }
         drop(lines);
         // First the lines that give moments back, so that the others can reserve these.
-        for mut changed in [left, entered] {
-            changed.sort_unstable_by_key(Arc::as_ptr);
-            changed.dedup_by(|one, other| Arc::ptr_eq(one, other));
-            for line in changed {
-                self.drive(&line);
-            }
+        for line in left.into_values().chain(entered.into_values()) {
+            self.drive(&line);
         }
     }
 
@@ -305,7 +300,7 @@ impl Waiting {
         let all: Vec<_> = lines.by_count.values().flatten().cloned().collect();
         drop(lines);
         for line in all {
-            lock(&line.line).shut_down(&StoreError::ShuttingDown);
+            lock(&line.line).end_all(&StoreError::ShuttingDown, |_| true);
             self.drive(&line);
         }
     }

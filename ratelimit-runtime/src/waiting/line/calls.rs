@@ -48,12 +48,14 @@ impl Line {
             Stage::Granted(grant) if grant.at <= now.local => {
                 // If the call does not take its turn, it leaves once its grant has expired.
                 self.change_by(Some(now.local.saturating_add(self.spec.validity_us())));
-                return None;
+                None
             }
-            Stage::Ended(_) => return None,
-            Stage::Queued | Stage::Granted(_) | Stage::Asleep => self.wake(arrival),
+            Stage::Ended(_) => None,
+            Stage::Queued | Stage::Granted(_) | Stage::Asleep => {
+                self.wake(arrival);
+                self.leave(arrival)
+            }
         }
-        self.leave(arrival)
     }
 
     /// Polls a call. The line wakes a pending call when it is decided.
@@ -133,23 +135,19 @@ impl Line {
         Some(waiter)
     }
 
-    /// Ends all calls with `error`. Their grants go back to the store.
-    pub(in crate::waiting) fn shut_down(&mut self, error: &StoreError) {
-        self.end_all(error, |waiter| !matches!(waiter.stage(), Stage::Ended(_)));
-    }
-
     /// Ends all calls with an error, because nothing drives the line.
     pub(in crate::waiting) fn abandon(&mut self, error: &StoreError) {
         (self.is_asking, self.returning) = (false, 0);
         self.passing.clear();
         self.spares.clear();
-        self.end_all(error, |waiter| {
-            !matches!(waiter.stage(), Stage::Granted(_) | Stage::Ended(_))
-        });
+        self.end_all(error, |waiter| waiter.grant().is_none());
     }
 
-    pub(super) fn end_all(&mut self, error: &StoreError, ends: impl Fn(&Waiter) -> bool) {
-        let ending = self.waiters.iter().filter(|(_, waiter)| ends(waiter));
+    /// Ends the calls that have not ended, and of which `ends` returns `true`, with `error`. Their grants go back to the
+    /// store.
+    pub(in crate::waiting) fn end_all(&mut self, error: &StoreError, ends: fn(&Waiter) -> bool) {
+        let has_ended = |waiter: &Waiter| matches!(waiter.stage(), Stage::Ended(_));
+        let ending = self.waiters.iter().filter(|(_, it)| !has_ended(it) && ends(it));
         for arrival in ending.map(|(arrival, _)| arrival).collect::<Vec<_>>() {
             self.end(arrival, Err(error.clone()));
         }
