@@ -44,10 +44,8 @@ impl Heat {
             count if known_key == key => (key, count.saturating_add(1).min(BUSY)),
             count => (known_key, count - 1),
         };
-        cell.store(
-            u64::from(next_key) << 32 | u64::from(interval) << 8 | u64::from(count),
-            Relaxed,
-        );
+        let next = u64::from(next_key) << 32 | u64::from(interval) << 8 | u64::from(count);
+        cell.store(next, Relaxed);
         next_key == key && count == BUSY
     }
 }

@@ -38,15 +38,6 @@ pub(super) struct LeaseLedger {
 /// A reply to a call that waits in the ledger.
 pub(super) type LeaseDelivery = Delivery<oneshot::Sender<LeaseReply>>;
 
-/// A call that waits in the ledger. If it is the first, the caller starts the task that sends the replies.
-pub(super) struct LeaseWait {
-    pub(super) reply: oneshot::Receiver<LeaseReply>,
-    /// The number of the call, which identifies it.
-    pub(super) arrival: u64,
-    /// The work of that task, which began under the lock: a shutdown waits for it.
-    pub(super) fetch: Option<PendingWork>,
-}
-
 impl Default for LeaseLedger {
     fn default() -> Self {
         Self {
@@ -92,14 +83,16 @@ impl LeaseLedger {
         self.is_shut_down.load(SeqCst) || shard.len() >= MAX_ENTRIES && !shard.contains_key(&key_id)
     }
 
-    /// Adds a call to the waiters. Returns `None` if the count cannot be leased now.
+    /// Adds a call to the waiters. Returns its reply, and its number, which identifies it. If it is the first, also
+    /// returns the work of the task that sends the replies, which the caller starts: the work began under the lock, so a
+    /// shutdown waits for it. Returns `None` if the count cannot be leased now.
     pub(super) fn enter(
         &self,
         key_id: KeyId,
         target: &Arc<LeaseTarget>,
         now: u64,
         begin: impl FnOnce() -> PendingWork,
-    ) -> Option<LeaseWait> {
+    ) -> Option<(oneshot::Receiver<LeaseReply>, u64, Option<PendingWork>)> {
         let mut shard = self.shard(key_id);
         if self.cannot_lease(&shard, key_id) {
             return None;
@@ -114,7 +107,7 @@ impl LeaseLedger {
         let (reply_to, reply) = oneshot::channel();
         let arrival = entry.wait(target.charge.cost, reply_to);
         let fetch = (!mem::replace(&mut entry.is_fetching, true)).then(begin);
-        Some(LeaseWait { reply, arrival, fetch })
+        Some((reply, arrival, fetch))
     }
 
     /// Changes the lease of a count under the lock, if the count has one. The result is dropped after that.

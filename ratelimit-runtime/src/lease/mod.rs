@@ -32,7 +32,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
 
 use self::heat::Heat;
-use self::ledger::{LeaseDelivery, LeaseEntry, LeaseLedger, LeaseWait};
+use self::ledger::{LeaseDelivery, LeaseEntry, LeaseLedger};
 pub(crate) use self::state::LeaseTarget;
 use self::state::{Delivery, LeaseRequest, LeaseState, UnspentUnits};
 use crate::algorithm::{Charged, Outcome};
@@ -165,7 +165,7 @@ impl Leases {
         let (start, deadline) = (Instant::now(), self.backend.settings.deadline);
         let (by, late) = (start + deadline, || self.backend.too_late());
         let wait = self.ledger.enter(key_id, target, self.now(), || self.pending.begin());
-        if let Some(LeaseWait { mut reply, arrival, fetch }) = wait {
+        if let Some((mut reply, arrival, fetch)) = wait {
             if let Some(pending) = fetch {
                 let leases = Arc::clone(self);
                 // The waiters observe the closed channel.

@@ -143,8 +143,9 @@ impl<C: LeaseCaller> LeaseState<C> {
         Some(LeaseRequest { target: Arc::clone(&self.target), units, unspent })
     }
 
-    /// Records the reply to a request for `units` units, which was sent at the time `requested`. Also returns the units
-    /// that the process must not keep.
+    /// Records the reply to a request for `units` units, which was sent at the time `requested`. If the store has charged
+    /// them, serves the waiters that the request included, keeps the rest, and also returns the units that the process
+    /// must not keep.
     pub(super) fn replied(
         &mut self,
         units: u64,
@@ -152,25 +153,14 @@ impl<C: LeaseCaller> LeaseState<C> {
         now: u64,
         result: Result<Reply, StoreError>,
     ) -> (Vec<Delivery<C>>, Option<UnspentUnits>) {
-        match result {
-            Ok(reply) if reply.is_allowed() => self.charged(units, requested, now, reply.first()),
-            Ok(rejection) => (self.rejected(units, now, &rejection), None),
+        let outcome = match result {
+            Ok(reply) if reply.is_allowed() => reply.first(),
+            Ok(rejection) => return (self.rejected(units, now, &rejection), None),
             Err(error) => {
                 let failed = |waiter: LeaseWaiter<C>| waiter.reply(Some(Err(error.clone())));
-                (self.waiters.drain(..).map(failed).collect(), None)
+                return (self.waiters.drain(..).map(failed).collect(), None);
             }
-        }
-    }
-
-    /// Records that the store has charged `units` units: serves the waiters that the request included, and keeps the
-    /// rest.
-    fn charged(
-        &mut self,
-        units: u64,
-        requested: u64,
-        now: u64,
-        outcome: Outcome,
-    ) -> (Vec<Delivery<C>>, Option<UnspentUnits>) {
+        };
         let ends_with_window = self.target.terms.identity.algorithm == Algorithm::Fixed;
         let window = if ends_with_window { outcome.reset_us } else { u64::MAX };
         let lasts = self.target.lifetime().min(window);

@@ -594,7 +594,7 @@ fn costs_in(charges: &[Arc<Charge>], want: &Want) -> OneOrMany<u64> {
     charges.iter().map(of).collect()
 }
 
-/// Returns the place of the count of a charge in a request.
+/// Returns the place of the count of a charge among others.
 fn place_of(charge: &Charge, charges: &[Arc<Charge>]) -> Option<usize> {
     charges.iter().position(|it| it.key_id == charge.key_id)
 }
