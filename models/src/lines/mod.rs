@@ -26,7 +26,7 @@ use crate::local::Local;
 use crate::reply::{Source, StoreError};
 use crate::scripts;
 use crate::store::{Calls, Charge, Reply};
-use crate::waiting::{Destination, OwnedPart, Ticket};
+use crate::waiting::{OwnedPart, Ticket};
 
 /// The length of a step of time.
 const TICK: Duration = Duration::from_millis(500);
@@ -208,7 +208,7 @@ impl Play {
         let limits = [Limit::sliding("line", 1, second), Limit::token_bucket("line", 1, second)];
         let limit = limits[usize::from(model.is_bucket)];
         let charge = Arc::new(scripts::charge(*limit.terms(), None));
-        let spec = Arc::new(destination(&charge).line);
+        let spec = Arc::new(spec_of(&charge));
         let clock = VirtualClock::at(START);
         Self {
             model,
@@ -250,7 +250,7 @@ impl Play {
                 Duty::Request(asked) => self.pending = Some((*asked, None)),
                 Duty::Return(returned) => self.returns.push(returned),
                 Duty::FollowRules => {}
-                Duty::Sleep(_) | Duty::Rest => {
+                Duty::Sleep(_) => {
                     for (arrival, waiter) in self.line.waiters.iter() {
                         let is_asleep = matches!(waiter.stage(), Stage::Asleep);
                         self.calls[arrival as usize].was_asleep |= is_asleep;
@@ -270,9 +270,7 @@ impl Play {
             let is_admitted = result.is_ok_and(|reply| reply.is_allowed());
             call.end = Some(if is_admitted { End::Admitted(now.local) } else { End::Rejected });
             // Calls before it that were polled whenever they were woken have their moments before it.
-            let queues = |it: &Waiter| {
-                it.pinged.is_none() && matches!(it.stage(), Stage::Queued | Stage::Asked)
-            };
+            let queues = |it: &Waiter| it.pinged.is_none() && it.is_queued();
             let is_overtaken = |(arrival, call): (usize, &Call)| {
                 !call.was_asleep && self.line.waiters.get(arrival as u64).is_some_and(queues)
             };
@@ -293,8 +291,8 @@ impl Play {
                     OwnedPart { limit, key: OwnedKey::of(&()), cost: 1, access: Access::Limited };
                 let ticket = Ticket::new(vec![part].into(), false, arrival, now.local);
                 self.calls.push(Call { deadline: ticket.deadline, ..Call::default() });
-                let to = destination(&self.charge);
-                self.line.enter(Waiter::new(ticket, OnError::Deny), &to, now);
+                let spec = spec_of(&self.charge);
+                self.line.enter(Waiter::new(ticket, OnError::Deny), &spec, now);
                 self.poll(self.calls.len() - 1);
             }
             Action::Poll(index) => self.poll(index),
@@ -331,7 +329,7 @@ impl Play {
                 let first = first.filter(|_| self.model.fault == Some(Fault::FirstCallQueuesAgain));
                 first.and_then(|first| self.line.waiters.set(first, Stage::Asleep));
                 self.line.replied(asked, reply, now);
-                first.and_then(|first| self.line.queue(first));
+                first.and_then(|first| self.line.waiters.set(first, Stage::Queued));
             }
             Action::Lose => {
                 let Some((mut asked, Some(reply))) = self.pending.take() else { return };
@@ -409,10 +407,10 @@ impl Play {
             let of_waiter = (arrival, costs, deadline, late_at, on_error, pinged, stage);
             let _ = write!(parts, "{of_waiter:?}");
         }
-        let grants = (&line.passing, &line.spares, line.estimate(), line.delay, line.returning);
-        let requests = (line.last_request, line.pause_end, line.last_scan, line.is_asking);
+        let grants = (&line.passing, &line.spares, line.estimate(), line.returning);
+        let requests = (line.last_request, line.pauses, line.last_scan, line.is_asking);
         let wakes = (&line.waiters.looks, &line.overstaying, line.woken);
-        let changes = (line.last_arrival, line.has_changed, &line.changed_counts);
+        let changes = (line.has_changed, &line.changed_counts);
         let of_line = (grants, requests, wakes, changes);
         let counts = (&self.used, self.charged, self.given_back, &self.taken_elsewhere);
         let of_store = (&self.pending, &self.returns, &self.log);
@@ -482,15 +480,15 @@ impl Play {
     }
 }
 
-fn destination(charge: &Arc<Charge>) -> Destination {
-    let line = LineSpec {
+fn spec_of(charge: &Arc<Charge>) -> LineSpec {
+    LineSpec {
         counts: vec![Arc::clone(charge)].into(),
         is_shared: true,
         is_blocked: false,
         is_virtual: true,
         validity: VALIDITY,
-    };
-    Destination { line, changes_at: None }
+        changes_at: None,
+    }
 }
 
 /// Returns the outcomes of the admitted calls of a request.

@@ -351,7 +351,8 @@ impl Slots {
     fn is_within(&self, state: &State) -> bool {
         let running = state.processes.iter().map(|process| {
             let calls = process.calls.iter().filter(|it| it.generation == Some(state.generation));
-            calls.filter(|call| !process.units.is_lost(call.held, state.time)).count() as u64
+            let is_lost = |at| state.time >= at;
+            calls.filter(|it| !process.units.lost_at(it.held).is_some_and(is_lost)).count() as u64
         });
         running.sum::<u64>() <= self.threshold
     }

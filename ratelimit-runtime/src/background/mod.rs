@@ -83,6 +83,20 @@ impl Background {
         self.send(Box::pin(job));
     }
 
+    /// Runs `job` as [`spawn`](Self::spawn) does. Calls `abandoned` if the job is dropped before its end, or panics.
+    pub(crate) fn spawn_or(
+        &self,
+        job: impl Future<Output = ()> + Send + 'static,
+        abandoned: impl FnOnce() + Send + 'static,
+    ) {
+        let guard = OnDrop(Some(abandoned));
+        self.spawn(async move {
+            let mut guard = guard;
+            job.await;
+            guard.0 = None;
+        });
+    }
+
     /// Runs the job that `resident` returns for its owner, in this thread and in each one that takes its place, and
     /// again after a panic, until the owner is gone. An owner lives about as long as this, and has one resident.
     pub(crate) fn spawn_resident<T, F>(
@@ -247,6 +261,17 @@ async fn run_jobs(mut jobs: UnboundedReceiver<BoxedJob>) {
         });
     }
     let _ = timeout(SHUTDOWN_GRACE, running.all_ended()).await;
+}
+
+/// Calls a closure when it is dropped.
+struct OnDrop<F: FnOnce()>(Option<F>);
+
+impl<F: FnOnce()> Drop for OnDrop<F> {
+    fn drop(&mut self) {
+        if let Some(work) = self.0.take() {
+            work();
+        }
+    }
 }
 
 /// Counts pending work. A process that was forked has none of its parent. Pending work is a receiver of its generation,

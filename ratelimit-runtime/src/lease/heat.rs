@@ -35,7 +35,7 @@ impl Heat {
     pub(super) fn is_busy(&self, key_id: KeyId, interval: u64) -> bool {
         let bits = key_id.bits();
         let (key, interval) = ((bits >> 96) as u32, interval as u32 & MAX_INTERVAL);
-        let cell = &self.cells[cell_of(key_id)];
+        let cell = &self.cells[(bits >> 1) as usize % CELLS];
         let known = cell.load(Relaxed);
         let (known_key, count) = ((known >> 32) as u32, known as u8);
         let is_current = (known >> 8) as u32 & MAX_INTERVAL == interval;
@@ -44,17 +44,10 @@ impl Heat {
             count if known_key == key => (key, count.saturating_add(1).min(BUSY)),
             count => (known_key, count - 1),
         };
-        cell.store(
-            u64::from(next_key) << 32 | u64::from(interval) << 8 | u64::from(count),
-            Relaxed,
-        );
+        let next = u64::from(next_key) << 32 | u64::from(interval) << 8 | u64::from(count);
+        cell.store(next, Relaxed);
         next_key == key && count == BUSY
     }
-}
-
-/// Returns the number of the cell of a key.
-fn cell_of(key_id: KeyId) -> usize {
-    (key_id.bits() >> 1) as usize % CELLS
 }
 
 #[cfg(test)]

@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use loom::thread::spawn;
 
-use super::ledger::{LeaseAnswer, LeaseLedger};
-use super::state::{LeaseTarget, UnspentUnits};
+use super::ledger::{LeaseEntry, LeaseLedger};
+use super::state::{LeaseState, LeaseTarget, UnspentUnits};
 use crate::algorithm::{Outcome, Verdict};
+use crate::background::WorkCount;
 use crate::key::KeyId;
 use crate::limit::Limit;
 use crate::reply::Source;
@@ -32,13 +33,17 @@ impl Leased {
         let charge = Charge { terms, key_id: KEY, count_name, cost: 1, statement: None };
         let target = LeaseTarget::new(&LEASING, Arc::new(charge));
         let ledger = LeaseLedger::default();
-        ledger.insert(KEY, &target);
+        // A call that is dropped before the reply.
+        drop(ledger.enter(KEY, &target, NOW, || WorkCount::default().begin()));
         let verdict = Verdict::Admitted;
         let reset_us = LEASING.terms().period_us();
         let outcome = Outcome { clock: NOW, verdict, remaining: 90, retry_us: 0, reset_us };
         let result = Ok(Reply::one(outcome, Source::Redis));
-        let step = ledger.step(KEY, Some(LeaseAnswer { units, requested: NOW, result }), NOW);
-        assert!(step.excess.is_none());
+        let (_, excess) = ledger.change(KEY, |lease| lease.replied(units, NOW, NOW, result));
+        assert!(excess.is_none());
+        let step = |lease: &mut LeaseEntry| (lease.serve(NOW), lease.request(NOW));
+        let (deliveries, request) = ledger.change(KEY, step);
+        assert!(deliveries.is_empty() && request.is_none());
         Arc::new(Self { ledger, target })
     }
 
@@ -56,7 +61,7 @@ impl Leased {
     }
 
     fn take(&self) -> u64 {
-        self.ledger.take(KEY).map_or(0, |taken| taken.units)
+        self.ledger.change(KEY, LeaseState::take_unspent).map_or(0, |taken| taken.units)
     }
 
     fn take_all(&self) -> u64 {
@@ -105,7 +110,7 @@ fn no_unit_of_a_count_that_was_reset_is_spent() {
             let leased = Arc::clone(&leased);
             move || leased.spend()
         });
-        leased.ledger.discard(KEY);
+        leased.ledger.change(KEY, LeaseState::discard);
         assert_eq!(leased.spend() + leased.take_all(), 0);
         call.join().expect("no panic");
     });

@@ -11,13 +11,11 @@ use std::sync::atomic::Ordering::SeqCst;
 use tokio::sync::oneshot;
 
 use super::LeaseReply;
-use super::state::{Delivery, LeaseCaller, LeaseRequest, LeaseState, LeaseTarget, UnspentUnits};
+use super::state::{Delivery, LeaseCaller, LeaseState, LeaseTarget, UnspentUnits};
 use crate::algorithm::Outcome;
 use crate::background::{OwnValue, PendingWork, lock_own};
 use crate::key::KeyId;
 use crate::limit::Terms;
-use crate::reply::StoreError;
-use crate::store::Reply;
 use crate::threads::{AtomicBool, Mutex, MutexGuard};
 
 /// The number of shards: so many that threads rarely wait for a lock; a power of two.
@@ -29,7 +27,7 @@ const MAX_ENTRIES: usize = 1024;
 type LeaseEntries = HashMap<KeyId, LeaseEntry>;
 
 /// The lease of a count, and the calls that wait for it.
-type LeaseEntry = LeaseState<oneshot::Sender<LeaseReply>>;
+pub(super) type LeaseEntry = LeaseState<oneshot::Sender<LeaseReply>>;
 
 pub(super) struct LeaseLedger {
     shards: Box<[Mutex<OwnValue<LeaseEntries>>]>,
@@ -39,33 +37,6 @@ pub(super) struct LeaseLedger {
 
 /// A reply to a call that waits in the ledger.
 pub(super) type LeaseDelivery = Delivery<oneshot::Sender<LeaseReply>>;
-
-/// A call that waits in the ledger. If it is the first, the caller starts the task that sends the replies.
-pub(super) struct LeaseWait {
-    pub(super) reply: oneshot::Receiver<LeaseReply>,
-    /// The number of the call, which identifies it.
-    pub(super) arrival: u64,
-    /// The work of that task, which began under the lock: a shutdown waits for it.
-    pub(super) fetch: Option<PendingWork>,
-}
-
-/// The reply of the store to a request for units.
-pub(super) struct LeaseAnswer {
-    pub(super) units: u64,
-    /// The time of the request.
-    pub(super) requested: u64,
-    pub(super) result: Result<Reply, StoreError>,
-}
-
-/// What follows from a reply, or from calls that wait.
-#[derive(Default)]
-pub(super) struct LeaseStep {
-    pub(super) deliveries: Vec<LeaseDelivery>,
-    /// The units that the process must not keep.
-    pub(super) excess: Option<UnspentUnits>,
-    /// The next lease to request; `None` if no call waits. The task has ended then.
-    pub(super) request: Option<LeaseRequest>,
-}
 
 impl Default for LeaseLedger {
     fn default() -> Self {
@@ -95,13 +66,6 @@ impl LeaseLedger {
         Some((entry.take(cost, now)?, entry.target.capacity()))
     }
 
-    /// Returns the number of units that calls with these terms can spend.
-    pub(super) fn spendable(&self, key_id: KeyId, terms: &Terms, now: u64) -> u64 {
-        let shard = self.shard(key_id);
-        let entry = shard.get(&key_id).filter(|entry| entry.target.terms == *terms);
-        entry.map_or(0, |entry| entry.held.spendable(now))
-    }
-
     /// Returns whether a count is leased for calls with these terms; `None` if its lease has ended, or if it has none.
     pub(super) fn is_leased(&self, key_id: KeyId, terms: &Terms, now: u64) -> Option<bool> {
         let shard = self.shard(key_id);
@@ -119,14 +83,16 @@ impl LeaseLedger {
         self.is_shut_down.load(SeqCst) || shard.len() >= MAX_ENTRIES && !shard.contains_key(&key_id)
     }
 
-    /// Adds a call to the waiters. Returns `None` if the count cannot be leased now.
+    /// Adds a call to the waiters. Returns its reply, and its number, which identifies it. If it is the first, also
+    /// returns the work of the task that sends the replies, which the caller starts: the work began under the lock, so a
+    /// shutdown waits for it. Returns `None` if the count cannot be leased now.
     pub(super) fn enter(
         &self,
         key_id: KeyId,
         target: &Arc<LeaseTarget>,
         now: u64,
         begin: impl FnOnce() -> PendingWork,
-    ) -> Option<LeaseWait> {
+    ) -> Option<(oneshot::Receiver<LeaseReply>, u64, Option<PendingWork>)> {
         let mut shard = self.shard(key_id);
         if self.cannot_lease(&shard, key_id) {
             return None;
@@ -141,40 +107,16 @@ impl LeaseLedger {
         let (reply_to, reply) = oneshot::channel();
         let arrival = entry.wait(target.charge.cost, reply_to);
         let fetch = (!mem::replace(&mut entry.is_fetching, true)).then(begin);
-        Some(LeaseWait { reply, arrival, fetch })
+        Some((reply, arrival, fetch))
     }
 
-    /// Returns whether a call still waits, and the pending request does not include it.
-    pub(super) fn is_not_included(&self, key_id: KeyId, arrival: u64) -> bool {
-        let shard = self.shard(key_id);
-        shard.get(&key_id).is_some_and(|entry| entry.is_not_included(arrival))
-    }
-
-    /// Records the reply to the last request, serves waiters from the units that the process holds, and prepares the
-    /// next request.
-    pub(super) fn step(&self, key_id: KeyId, answer: Option<LeaseAnswer>, now: u64) -> LeaseStep {
-        let mut shard = self.shard(key_id);
-        let Some(entry) = shard.get_mut(&key_id) else { return LeaseStep::default() };
-        let (mut deliveries, excess) = match answer {
-            Some(LeaseAnswer { units, requested, result }) => {
-                entry.replied(units, requested, now, result)
-            }
-            None => (Vec::new(), None),
-        };
-        deliveries.extend(entry.serve(now));
-        let request = entry.request(now);
-        entry.is_fetching = request.is_some();
-        LeaseStep { deliveries, excess, request }
-    }
-
-    /// Records that a task has ended before its work. The waiters observe the closed channel.
-    pub(super) fn abandon(&self, key_id: KeyId) {
-        let mut shard = self.shard(key_id);
-        let Some(entry) = shard.get_mut(&key_id) else { return };
-        entry.is_fetching = false;
-        let waiting = entry.abandon();
-        drop(shard);
-        drop(waiting);
+    /// Changes the lease of a count under the lock, if the count has one. The result is dropped after that.
+    pub(super) fn change<T: Default>(
+        &self,
+        key_id: KeyId,
+        change: impl FnOnce(&mut LeaseEntry) -> T,
+    ) -> T {
+        self.shard(key_id).get_mut(&key_id).map(change).unwrap_or_default()
     }
 
     /// Takes back units that a waiter did not spend, if they are of the same charge as the units that the process holds
@@ -186,27 +128,9 @@ impl LeaseLedger {
         UnspentUnits { units: unspent.units - kept, ..unspent }.some()
     }
 
-    /// Discards the units of a count that was reset.
-    pub(super) fn discard(&self, key_id: KeyId) {
-        if let Some(entry) = self.shard(key_id).get_mut(&key_id) {
-            entry.discard();
-        }
-    }
-
     /// From now on, no call starts a request for units.
     pub(super) fn shut_down(&self) {
         self.is_shut_down.store(true, SeqCst);
-    }
-
-    /// Adds a lease without units.
-    #[cfg(all(test, loom))]
-    pub(super) fn insert(&self, key_id: KeyId, target: &Arc<LeaseTarget>) {
-        self.shard(key_id).insert(key_id, LeaseEntry::new(target));
-    }
-
-    /// Takes the units that the process holds of a count.
-    pub(super) fn take(&self, key_id: KeyId) -> Option<UnspentUnits> {
-        self.shard(key_id).get_mut(&key_id).and_then(LeaseState::take_unspent)
     }
 
     /// Takes all units that the process holds.

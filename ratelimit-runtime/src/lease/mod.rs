@@ -32,15 +32,16 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
 
 use self::heat::Heat;
-use self::ledger::{LeaseAnswer, LeaseLedger, LeaseStep, LeaseWait};
+use self::ledger::{LeaseDelivery, LeaseEntry, LeaseLedger};
 pub(crate) use self::state::LeaseTarget;
-use self::state::{Delivery, LeaseRequest, UnspentUnits};
+use self::state::{Delivery, LeaseRequest, LeaseState, UnspentUnits};
 use crate::algorithm::{Charged, Outcome};
 use crate::backend::Backend;
-use crate::background::{OwnValue, PendingWork, WorkCount, lock_own};
+use crate::background::{OwnValue, WorkCount, lock_own};
 use crate::clock::{before, complete_by};
 use crate::key::{Key, KeyId, OwnedKey};
 use crate::limit::{Limit, Terms};
+use crate::owner::foreign;
 use crate::reply::{Answer, Decision, Source, StoreError};
 use crate::report::{self, Report};
 use crate::store::{Calls, Reply};
@@ -114,7 +115,10 @@ impl Leases {
     /// Returns the number of units that calls with these terms can spend in this process. They and `key_id` are those
     /// of the limit, not of the lease.
     pub(crate) fn spendable(&self, key_id: KeyId, terms: &Terms) -> u64 {
-        self.ledger.spendable(key_id, terms, self.now())
+        let now = self.now();
+        self.ledger.change(key_id, |lease| {
+            if lease.target.terms == *terms { lease.held.spendable(now) } else { 0 }
+        })
     }
 
     /// Returns the key id of the lease that decides a call for which this process does not hold enough units; `None` if
@@ -161,14 +165,20 @@ impl Leases {
         let (start, deadline) = (Instant::now(), self.backend.settings.deadline);
         let (by, late) = (start + deadline, || self.backend.too_late());
         let wait = self.ledger.enter(key_id, target, self.now(), || self.pending.begin());
-        if let Some(LeaseWait { mut reply, arrival, fetch }) = wait {
+        if let Some((mut reply, arrival, fetch)) = wait {
             if let Some(pending) = fetch {
-                let fetch = LeaseFetch::new(self, key_id, pending);
-                self.backend.background.spawn(fetch.run());
+                let leases = Arc::clone(self);
+                // The waiters observe the closed channel.
+                let abandon = move || {
+                    drop(leases.ledger.change(key_id, LeaseState::abandon));
+                    drop(pending);
+                };
+                self.backend.background.spawn_or(Arc::clone(self).fetch(key_id), abandon);
             }
             // Saves the second timer for most calls: their replies come within the first timeout.
             let mut received = complete_by(start + deadline / WAITS_PER_DEADLINE, &mut reply).await;
-            if received.is_none() && !self.ledger.is_not_included(key_id, arrival) {
+            let is_not_included = |lease: &mut LeaseEntry| lease.is_not_included(arrival);
+            if received.is_none() && !self.ledger.change(key_id, is_not_included) {
                 received = Some(complete_by(by, reply).await.ok_or_else(late)?);
             }
             // Without a reply, the thread could not start, or the pending request does not include the call.
@@ -195,23 +205,21 @@ impl Leases {
     pub(crate) fn give_back(&self, key_id: KeyId) {
         // A shutdown waits until the units that leave the ledger are queued.
         let _pending = self.pending.begin();
-        if let Some(unspent) = self.ledger.take(key_id) {
-            drop(self.return_units(unspent));
-        }
+        self.return_each(self.ledger.change(key_id, LeaseState::take_unspent));
     }
 
     /// Discards the units of a count that is reset.
     pub(crate) fn discard(&self, key_id: KeyId) {
-        self.ledger.discard(key_id);
+        self.ledger.change(key_id, LeaseState::discard);
     }
 
     /// Gives back all units that this process holds. Calls lease no more.
     pub(crate) async fn shut_down(&self) {
         self.ledger.shut_down();
-        self.return_all();
+        self.return_each(self.ledger.take_all());
         // The reply to a pending request can lease units, also after the ledger was shut down.
         self.pending.all_ended().await;
-        self.return_all();
+        self.return_each(self.ledger.take_all());
     }
 
     /// Returns whether all leases that have ended are removed, and their units are queued to go back; for tests.
@@ -228,9 +236,8 @@ impl Leases {
         self.backend.give_back(self.backend.source(), charge, charged)
     }
 
-    /// Gives back all units that this process holds.
-    fn return_all(&self) {
-        for unspent in self.ledger.take_all() {
+    fn return_each(&self, units: impl IntoIterator<Item = UnspentUnits>) {
+        for unspent in units {
             drop(self.return_units(unspent));
         }
     }
@@ -256,7 +263,7 @@ impl Leases {
 /// Gives back all units when the last clone of the limiter is dropped.
 impl Drop for Leases {
     fn drop(&mut self) {
-        self.return_all();
+        self.return_each(self.ledger.take_all());
         self.changed().notify_one();
     }
 }
@@ -267,14 +274,10 @@ async fn watch(leases: Weak<Leases>) {
         let (clock, changed) = (those.backend.clock().clone(), those.changed());
         let pending = those.pending.begin();
         let (expired, end) = those.ledger.take_expired(clock.steady());
-        for unspent in expired {
-            drop(those.return_units(unspent));
-        }
+        those.return_each(expired);
         drop((pending, those));
-        match end {
-            Some(end) => drop(before(clock.sleep_until_steady(end), changed.notified()).await),
-            None => changed.notified().await,
-        }
+        let end = clock.sleep_until_steady(end.unwrap_or(u64::MAX));
+        let _ = before(end, changed.notified()).await;
         // Many changes and ends cause one look. A virtual clock moves from look to look.
         if !clock.is_virtual() {
             sleep(LOOK_PAUSE).await;
@@ -282,55 +285,39 @@ async fn watch(leases: Weak<Leases>) {
     }
 }
 
-/// The task that requests leases for the calls that wait for a count. It is a separate one, so that no units are lost
-/// when a call is dropped.
-struct LeaseFetch {
-    leases: Arc<Leases>,
-    key_id: KeyId,
-    has_ended: bool,
-    _pending: PendingWork,
-}
-
-impl Drop for LeaseFetch {
-    fn drop(&mut self) {
-        if !self.has_ended {
-            self.leases.ledger.abandon(self.key_id);
-        }
-    }
-}
-
-impl LeaseFetch {
-    fn new(leases: &Arc<Leases>, key_id: KeyId, pending: PendingWork) -> Self {
-        Self { leases: Arc::clone(leases), key_id, has_ended: false, _pending: pending }
-    }
-
-    /// Requests leases until no call waits.
-    async fn run(mut self) {
-        let (leases, mut answer) = (Arc::clone(&self.leases), None);
+impl Leases {
+    /// Requests leases of a count until no call waits. This is a task of its own, so that no units are lost when a call
+    /// is dropped.
+    async fn fetch(self: Arc<Self>, key_id: KeyId) {
         loop {
-            let step = leases.ledger.step(self.key_id, answer, leases.now());
-            let LeaseStep { deliveries, excess, request } = step;
-            self.has_ended = request.is_none();
-            for Delivery { to, reply, units } in deliveries {
-                // The units of a call that was dropped come back.
-                let leases = Arc::clone(&leases);
-                let _ = to.send(LeaseReply { leases, key_id: self.key_id, reply, units });
-            }
-            if let Some(excess) = excess {
-                drop(leases.return_units(excess));
-            }
+            let now = self.now();
+            let step = |lease: &mut LeaseEntry| (lease.serve(now), lease.request(now));
+            let (deliveries, request) = self.ledger.change(key_id, step);
+            self.deliver(key_id, deliveries);
             let Some(LeaseRequest { target, units, unspent }) = request else { break };
             if let Some(unspent) = unspent {
                 // First these units come back: without them, the store can reject the request.
-                let returned = leases.return_units(unspent);
-                let _ = timeout(leases.backend.settings.deadline / 2, returned).await;
+                let returned = self.return_units(unspent);
+                let _ = timeout(self.backend.settings.deadline / 2, returned).await;
             }
-            let requested = leases.now();
+            let requested = self.now();
             let calls = Calls::take(target.charge.with_cost(units));
-            let result = leases.execute(&target, &calls).await;
-            answer = Some(LeaseAnswer { units, requested, result });
+            let result = self.execute(&target, &calls).await;
+            let now = self.now();
+            let replied = |lease: &mut LeaseEntry| lease.replied(units, requested, now, result);
+            let (deliveries, excess) = self.ledger.change(key_id, replied);
+            self.deliver(key_id, deliveries);
+            self.return_each(excess);
         }
-        leases.look();
+        self.look();
+    }
+
+    fn deliver(self: &Arc<Self>, key_id: KeyId, deliveries: Vec<LeaseDelivery>) {
+        for Delivery { to, reply, units } in deliveries {
+            // The units of a call that was dropped come back.
+            let leases = Arc::clone(self);
+            foreign(|| drop(to.send(LeaseReply { leases, key_id, reply, units })));
+        }
     }
 }
 
@@ -344,8 +331,6 @@ impl LeaseReply {
 impl Drop for LeaseReply {
     fn drop(&mut self) {
         let Some(unspent) = self.units.take() else { return };
-        if let Some(rest) = self.leases.ledger.put_back(self.key_id, unspent) {
-            drop(self.leases.return_units(rest));
-        }
+        self.leases.return_each(self.leases.ledger.put_back(self.key_id, unspent));
     }
 }

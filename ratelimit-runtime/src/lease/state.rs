@@ -56,18 +56,10 @@ pub(super) trait LeaseCaller {
 
 impl<C: LeaseCaller> LeaseState<C> {
     pub(super) fn new(target: &Arc<LeaseTarget>) -> Self {
-        let (held, share, waiters) = Default::default();
-        Self {
-            target: Arc::clone(target),
-            is_fetching: false,
-            held,
-            share,
-            waiters,
-            arrivals: 0,
-            included: 0,
-            reset: false,
-            paused: 0,
-        }
+        let (is_fetching, held, share, waiters) = Default::default();
+        let (arrivals, included, reset, paused) = Default::default();
+        let target = Arc::clone(target);
+        Self { target, is_fetching, held, share, waiters, arrivals, included, reset, paused }
     }
 
     pub(super) fn is_paused(&self, now: u64) -> bool {
@@ -122,16 +114,10 @@ impl<C: LeaseCaller> LeaseState<C> {
             }
             spendable -= first.cost;
             self.held.spend(first.cost);
-            let HeldUnits { at, place, .. } = self.held;
             deliveries.push(Delivery {
                 to: first.caller,
                 reply: Some(Ok(Reply::one(self.outcome(now), source))),
-                units: Some(UnspentUnits {
-                    target: Arc::clone(&self.target),
-                    units: first.cost,
-                    at,
-                    place,
-                }),
+                units: Some(self.unspent(first.cost)),
             });
             source = Source::Lease;
         }
@@ -141,6 +127,7 @@ impl<C: LeaseCaller> LeaseState<C> {
     /// Prepares the next lease: the units that the waiters need; or, if that is more and allowed, twice what was spent
     /// of the last lease, or just that if the last lease has ended.
     pub(super) fn request(&mut self, now: u64) -> Option<LeaseRequest> {
+        self.is_fetching = !self.waiters.is_empty();
         let first = self.waiters.front()?.cost;
         let spent = self.held.spent;
         let most = self.target.max_units.min(self.share.most);
@@ -156,8 +143,9 @@ impl<C: LeaseCaller> LeaseState<C> {
         Some(LeaseRequest { target: Arc::clone(&self.target), units, unspent })
     }
 
-    /// Records the reply to a request for `units` units, which was sent at the time `requested`. Also returns the units
-    /// that the process must not keep.
+    /// Records the reply to a request for `units` units, which was sent at the time `requested`. If the store has charged
+    /// them, serves the waiters that the request included, keeps the rest, and also returns the units that the process
+    /// must not keep.
     pub(super) fn replied(
         &mut self,
         units: u64,
@@ -165,40 +153,23 @@ impl<C: LeaseCaller> LeaseState<C> {
         now: u64,
         result: Result<Reply, StoreError>,
     ) -> (Vec<Delivery<C>>, Option<UnspentUnits>) {
-        match result {
-            Ok(reply) if reply.is_allowed() => self.charged(units, requested, now, reply.first()),
-            Ok(rejection) => (self.rejected(units, now, &rejection), None),
+        let outcome = match result {
+            Ok(reply) if reply.is_allowed() => reply.first(),
+            Ok(rejection) => return (self.rejected(units, now, &rejection), None),
             Err(error) => {
                 let failed = |waiter: LeaseWaiter<C>| waiter.reply(Some(Err(error.clone())));
-                (self.waiters.drain(..).map(failed).collect(), None)
+                return (self.waiters.drain(..).map(failed).collect(), None);
             }
-        }
-    }
-
-    /// Records that the store has charged `units` units: serves the waiters that the request included, and keeps the
-    /// rest.
-    fn charged(
-        &mut self,
-        units: u64,
-        requested: u64,
-        now: u64,
-        outcome: Outcome,
-    ) -> (Vec<Delivery<C>>, Option<UnspentUnits>) {
-        let lasts = match self.target.terms.identity.algorithm {
-            Algorithm::Fixed => self.target.lifetime().min(outcome.reset_us),
-            Algorithm::Sliding
-            | Algorithm::SlidingCounter
-            | Algorithm::TokenBucket
-            | Algorithm::LeakyBucket
-            | Algorithm::InFlight => self.target.lifetime(),
         };
+        let ends_with_window = self.target.terms.identity.algorithm == Algorithm::Fixed;
+        let window = if ends_with_window { outcome.reset_us } else { u64::MAX };
+        let lasts = self.target.lifetime().min(window);
         self.share.update(&self.target.charge.terms, units, &outcome);
-        let place = outcome.charged_at(&self.target.charge.terms);
         self.held = HeldUnits {
             units,
             spent: 0,
             at: outcome.clock,
-            place,
+            place: outcome.charged_at(&self.target.charge.terms),
             requested,
             // The clock of the store may run a little faster.
             until: requested + lasts - lasts.div_ceil(1_000),
@@ -216,9 +187,7 @@ impl<C: LeaseCaller> LeaseState<C> {
             self.held.forget();
             return (deliveries, None);
         }
-        let target = Arc::clone(&self.target);
-        let excess = UnspentUnits { target, units: excess, at: outcome.clock, place }.some();
-        (deliveries, excess)
+        (deliveries, self.unspent(excess).some())
     }
 
     /// Records that the store has rejected a lease of `units` units. The rejection is also the reply to each waiter of
@@ -234,8 +203,9 @@ impl<C: LeaseCaller> LeaseState<C> {
         self.waiters.drain(..).enumerate().map(delivery).collect()
     }
 
-    /// Removes the waiters, whose task has ended. The caller drops them.
-    pub(super) fn abandon(&mut self) -> impl Drop + use<C> {
+    /// Records that the task has ended before its work. Returns the waiters, which the caller drops.
+    pub(super) fn abandon(&mut self) -> VecDeque<LeaseWaiter<C>> {
+        self.is_fetching = false;
         mem::take(&mut self.waiters)
     }
 
@@ -260,9 +230,15 @@ impl<C: LeaseCaller> LeaseState<C> {
 
     /// Takes all units that are held. The lease still knows the spent units.
     pub(super) fn take_unspent(&mut self) -> Option<UnspentUnits> {
-        let HeldUnits { units, at, place, .. } = self.held;
+        let unspent = self.unspent(self.held.units);
         (self.held.units, self.held.at) = (0, 0);
-        (UnspentUnits { target: Arc::clone(&self.target), units, at, place }).some()
+        unspent.some()
+    }
+
+    /// Returns units of the charge of which units are held.
+    fn unspent(&self, units: u64) -> UnspentUnits {
+        let HeldUnits { at, place, .. } = self.held;
+        UnspentUnits { target: Arc::clone(&self.target), units, at, place }
     }
 
     /// Takes the units of a lease that has ended. Also returns the time of the next look, at which the process still

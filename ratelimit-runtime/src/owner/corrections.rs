@@ -83,9 +83,8 @@ struct Lane<E> {
     /// Blocks and what callers wait for: sent before the others.
     first: VecDeque<E>,
     rest: VecDeque<E>,
-    /// How many callers wait for a correction in `rest`, and how many give-backs it has.
-    awaited: usize,
-    give_backs: usize,
+    /// How many corrections of each kind are in `rest`.
+    kinds: [usize; 4],
     /// What the pending request has. What was not executed comes back: blocks to `first`, and all else to `rest`.
     sent: Option<Vec<E>>,
     /// The end of the pause after the last request, if that was not executed.
@@ -179,23 +178,19 @@ impl<E: Queueable> Corrections<E> {
         let Some(sent) = lane.sent.take() else { return Vec::new() };
         self.requests -= 1;
         lane.record(&results, real);
-        let (mut done, mut again) = (Vec::new(), Vec::new());
-        for (entry, result) in sent.into_iter().zip(results) {
-            match result {
-                Err(Failure::NotExecuted(_)) if entry.kind() != Kind::Awaited => {
-                    again.push(entry);
+        let mut done = Vec::new();
+        // The last one first, so that what comes back keeps its order.
+        for (entry, result) in sent.into_iter().zip(results).rev() {
+            match (result, entry.kind()) {
+                (Err(Failure::NotExecuted(_)), Kind::Block) => lane.first.push_front(entry),
+                (Err(Failure::NotExecuted(_)), Kind::GiveBack | Kind::Settlement) => {
+                    lane.count(&entry, true);
+                    lane.rest.push_front(entry);
                 }
-                result => done.push((entry, result)),
+                (result, _) => done.push((entry, result)),
             }
         }
-        for entry in again.into_iter().rev() {
-            if entry.kind() == Kind::Block {
-                lane.first.push_front(entry);
-            } else {
-                lane.count(&entry, true);
-                lane.rest.push_front(entry);
-            }
-        }
+        done.reverse();
         let waiting = self.waiting.entry(lane.server).or_default();
         for (entry, _) in &done {
             waiting[index_of(entry.kind())] -= 1;
@@ -215,7 +210,7 @@ impl<E: Queueable> Corrections<E> {
         let mut all = Vec::new();
         for lane in self.lanes.values_mut() {
             all.extend(lane.first.drain(..).chain(lane.rest.drain(..)));
-            (lane.awaited, lane.give_backs) = (0, 0);
+            lane.kinds = Default::default();
         }
         self.agenda = Agenda::default();
         self.lanes.retain(|_, lane| lane.sent.is_some());
@@ -255,46 +250,28 @@ impl<E: Queueable> Corrections<E> {
 
 impl<E> Default for Corrections<E> {
     fn default() -> Self {
-        Self {
-            lanes: BTreeMap::new(),
-            agenda: Agenda::default(),
-            requests: 0,
-            waiting: BTreeMap::new(),
-        }
+        let (lanes, agenda, requests, waiting) = Default::default();
+        Self { lanes, agenda, requests, waiting }
     }
 }
 
 impl<E: Queueable> Lane<E> {
     fn new(server: usize) -> Self {
-        Self {
-            server,
-            first: VecDeque::new(),
-            rest: VecDeque::new(),
-            awaited: 0,
-            give_backs: 0,
-            sent: None,
-            paused_until: 0,
-            is_silent: false,
-        }
+        let (first, rest, kinds, sent) = Default::default();
+        Self { server, first, rest, kinds, sent, paused_until: 0, is_silent: false }
     }
 
     /// Counts a correction that comes to `rest`, or leaves it.
     fn count(&mut self, entry: &E, comes: bool) {
-        let count = match entry.kind() {
-            Kind::Awaited => &mut self.awaited,
-            Kind::GiveBack => &mut self.give_backs,
-            Kind::Settlement | Kind::Block => return,
-        };
+        let count = &mut self.kinds[entry.kind() as usize];
         *count = if comes { *count + 1 } else { *count - 1 };
     }
 
     /// Takes the oldest give-back.
     fn take_give_back(&mut self) -> Option<E> {
-        if self.give_backs == 0 {
-            return None;
-        }
+        let give_backs = &mut self.kinds[Kind::GiveBack as usize];
+        *give_backs = give_backs.checked_sub(1)?;
         let index = self.rest.iter().position(|it| it.kind() == Kind::GiveBack)?;
-        self.give_backs -= 1;
         self.rest.remove(index)
     }
 
@@ -306,7 +283,8 @@ impl<E: Queueable> Lane<E> {
             Kind::GiveBack | Kind::Settlement => false,
             Kind::Block | Kind::Awaited if matches!(added.block(), BlockChange::BlockFor(_)) => {
                 let is_before = |it: &E| it.kind() == Kind::Awaited && is_of_key(it);
-                self.awaited == 0 || !self.rest.iter().chain(sent()).any(is_before)
+                self.kinds[Kind::Awaited as usize] == 0
+                    || !self.rest.iter().chain(sent()).any(is_before)
             }
             Kind::Block | Kind::Awaited => !self.rest.iter().chain(sent()).any(is_of_key),
         }
@@ -321,14 +299,10 @@ impl<E: Queueable> Lane<E> {
         }
         let (mut sent, mut skipped) = (Vec::new(), VecDeque::new());
         while sent.len() < MAX_CORRECTED {
-            let (is_first, taken) = match self.first.pop_front() {
-                Some(taken) => (true, taken),
-                None if is_paused => break,
-                None => match self.rest.pop_front() {
-                    Some(taken) => (false, taken),
-                    None => break,
-                },
-            };
+            let first = self.first.pop_front();
+            let is_first = first.is_some();
+            let rest = if is_first || is_paused { None } else { self.rest.pop_front() };
+            let Some(taken) = first.or(rest) else { break };
             let is_skipped = |it: &E| {
                 it.kind() != Kind::Awaited
                     || skipped.iter().any(|before: &E| before.key_id() == it.key_id())

@@ -17,6 +17,7 @@ use std::sync::Arc;
 
 use tokio::sync::oneshot;
 
+use super::slots::{SlotCounts, charged};
 use super::{Core, LOOK_AGAIN, Owner, ended};
 use crate::algorithm::Receipt;
 use crate::background::seen_process;
@@ -179,10 +180,13 @@ impl SlotUnits {
         taken.stamp >= if taken.is_local { self.local_lost_below } else { self.lost_below }
     }
 
-    /// Returns whether units were lost at `now`.
-    pub(super) fn is_lost(&self, taken: TakenUnits, now: u64) -> bool {
-        let is_late = self.alive_until().is_some_and(|until| now >= until);
-        !self.has(taken) || is_late && self.is_ordinary(taken)
+    /// Returns the time at which units are lost unless the store replies: 0 if they were lost, `None` if they cannot be.
+    pub(super) fn lost_at(&self, taken: TakenUnits) -> Option<u64> {
+        if self.has(taken) {
+            self.alive_until().filter(|_| self.is_ordinary(taken))
+        } else {
+            Some(0)
+        }
     }
 
     /// Releases units. Returns whether they were held.
@@ -270,11 +274,8 @@ impl Owner {
     /// Returns calls that take nothing, with what this process holds of their counts.
     pub(crate) fn peek(&self, calls: &Calls) -> Calls {
         let queue = self.core.lock();
-        let stated = |charge: &Arc<Charge>| match charge.statement {
-            Some(_) => queue.slots.peeked(charge),
-            None => Arc::clone(charge),
-        };
-        Calls { charges: calls.charges.iter().map(stated).collect(), ..calls.clone() }
+        let peeked = calls.charges.iter().map(|charge| queue.slots.peeked(charge));
+        Calls { charges: peeked.collect(), ..calls.clone() }
     }
 
     /// Returns the units of a call that a reply has admitted.
@@ -311,7 +312,11 @@ impl HeldSlot {
     /// Returns whether the units were lost.
     pub(crate) fn is_lost(&self) -> bool {
         let now = self.core.clock.boottime();
-        self.core.lock().slots.is_lost(self.key_id, self.taken, now)
+        self.lost_at().is_some_and(|at| now >= at)
+    }
+
+    fn lost_at(&self) -> Option<u64> {
+        self.core.lock().slots.lost_at(self.key_id, self.taken)
     }
 
     /// Takes some of the units out of these.
@@ -324,22 +329,16 @@ impl HeldSlot {
     /// Completes once the units are lost.
     pub(crate) async fn lost(&self) {
         let clock = &self.core.clock;
+        let lost = |slots: &SlotCounts| {
+            let at = slots.lost_at(self.key_id, self.taken);
+            at.filter(|at| clock.boottime() >= *at)
+        };
         loop {
-            let changed = Arc::clone(&self.core.lock().slots.changed);
-            // Receives notifications from now on.
-            let changed = changed.notified();
-            if self.is_lost() {
+            let rest = self.lost_at().unwrap_or(u64::MAX).saturating_sub(clock.boottime());
+            // No timer tells that the machine was suspended.
+            let look = clock.sleep_until_steady(clock.steady() + rest.min(LOOK_AGAIN));
+            if before(look, self.core.until(lost)).await.is_some() {
                 return;
-            }
-            let until = self.core.lock().slots.alive_until(self.key_id);
-            match until.filter(|_| !self.taken.is_local) {
-                Some(until) => {
-                    // No timer tells that the machine was suspended.
-                    let rest = until.saturating_sub(clock.boottime()).min(LOOK_AGAIN);
-                    let look = clock.sleep_until_steady(clock.steady().saturating_add(rest));
-                    let _ = before(look, changed).await;
-                }
-                None => changed.await,
             }
         }
     }
@@ -350,19 +349,17 @@ impl HeldSlot {
     ) -> impl Future<Output = Result<(), StoreError>> + Send + 'static {
         let (core, key_id) = (Arc::clone(&self.core), self.key_id);
         self.free(true);
-        self.taken.units = 0;
         async move { core.until(|slots| slots.is_stated(key_id)).await }
     }
 
-    fn free(&self, hurries: bool) {
+    fn free(&mut self, hurries: bool) {
+        let taken = TakenUnits { units: mem::take(&mut self.taken.units), ..self.taken };
         // A process that was forked does not release what its parent holds.
-        if self.taken.units == 0 || self.os_process != seen_process() {
+        if taken.units == 0 || self.os_process != seen_process() {
             return;
         }
-        let mut queue = self.core.lock();
-        queue.slots.release(self.key_id, self.taken, hurries, self.core.real());
-        queue.changed.notify_one();
-        drop(queue);
+        let real = self.core.real();
+        self.core.change(|queue| queue.slots.release(self.key_id, taken, hurries, real));
         self.core.notices.released(self.key_id);
     }
 }
@@ -376,14 +373,10 @@ impl Drop for HeldSlot {
 impl Drop for HeldReply {
     fn drop(&mut self) {
         let Self { core, reply, calls } = self;
-        let charges = &calls.charges;
-        for (call, receipts) in reply.receipts.chunks(charges.len()).enumerate() {
-            let costs = calls.costs_of(call).into_iter().flat_map(|costs| costs.iter());
-            for ((charge, receipt), cost) in charges.iter().zip(receipts).zip(costs) {
-                if charge.statement.is_some() {
-                    let taken = TakenUnits { units: *cost, stamp: receipt.place, is_local: false };
-                    drop(core.slot(charge.key_id, taken));
-                }
+        for (charge, receipt, units) in charged(calls, reply) {
+            if charge.statement.is_some() {
+                let taken = TakenUnits { units, stamp: receipt.place, is_local: false };
+                drop(core.slot(charge.key_id, taken));
             }
         }
     }

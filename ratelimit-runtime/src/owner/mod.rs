@@ -87,12 +87,7 @@ struct Queue {
     slots: SlotCounts,
     /// Notified when there is something to do for the task.
     changed: Arc<Notify>,
-    losses: Losses,
-}
-
-/// What became of settlements.
-#[derive(Default)]
-struct Losses {
+    /// How many corrections were lost since the last flush.
     lost: u64,
     /// Why the last one was lost; `None` if it was never sent.
     cause: Option<StoreError>,
@@ -112,8 +107,6 @@ struct QueuedCorrection {
 
 type ResultSender = oneshot::Sender<Result<Outcome, StoreError>>;
 
-type CorrectResult = Result<Outcome, Failure>;
-
 impl Owner {
     pub(crate) fn new(
         store: &SharedStore,
@@ -121,13 +114,14 @@ impl Owner {
         background: &Arc<Background>,
         clock: &Clock,
     ) -> Arc<Self> {
+        let (queue, blocks, pending) = Default::default();
         let core = Core {
             store: store.clone(),
             notices: Arc::clone(notices),
             clock: clock.clone(),
-            queue: Mutex::default(),
-            blocks: Mutex::default(),
-            pending: WorkCount::default(),
+            queue,
+            blocks,
+            pending,
             start: Instant::now(),
         };
         let (core, background) = (Arc::new(core), Arc::clone(background));
@@ -139,11 +133,13 @@ impl Owner {
         let CorrectedCharge { charge, correction, block } = corrected;
         // Apart, because a block that waits is not sent once the key is unblocked.
         if block != BlockChange::None {
-            self.add(CorrectedCharge::block(Arc::clone(&charge), block), Kind::Block, None);
+            self.core.add(CorrectedCharge::block(Arc::clone(&charge), block), Kind::Block, None);
+            self.wake();
         }
         if correction.change != 0 {
             let kind = if correction.less() > 0 { Kind::GiveBack } else { Kind::Settlement };
-            self.add(CorrectedCharge::by(charge, correction), kind, None);
+            self.core.add(CorrectedCharge::by(charge, correction), kind, None);
+            self.wake();
         }
     }
 
@@ -159,13 +155,10 @@ impl Owner {
     }
 
     /// Corrects a charge for a caller, who waits for the result within its deadline.
-    pub(crate) async fn correct(
-        self: &Arc<Self>,
-        corrected: CorrectedCharge,
-    ) -> Result<Outcome, StoreError> {
-        let (sender, result) = oneshot::channel();
-        self.add(corrected, Kind::Awaited, Some(sender));
-        result.await.unwrap_or_else(|_| Err(ended()))
+    pub(crate) fn correct(self: &Arc<Self>, corrected: CorrectedCharge) -> Answer<Outcome> {
+        let result = self.core.ask(corrected, Kind::Awaited);
+        self.wake();
+        result
     }
 
     /// Returns until when a key is blocked that this process is about to block.
@@ -186,18 +179,15 @@ impl Owner {
         self.background.revive();
         async move {
             ended.await;
-            core.lock().losses.report()
+            let mut queue = core.lock();
+            match mem::take(&mut queue.lost) {
+                0 => Ok(()),
+                lost => {
+                    let cause = queue.cause.clone().map(Arc::new);
+                    Err(StoreError::SettlementsLost { lost, cause })
+                }
+            }
         }
-    }
-
-    fn add(
-        self: &Arc<Self>,
-        corrected: CorrectedCharge,
-        kind: Kind,
-        reply_to: Option<ResultSender>,
-    ) {
-        self.core.add(corrected, kind, reply_to);
-        self.wake();
     }
 
     /// Makes the task look for what is due. Starts it if it does not run.
@@ -209,23 +199,27 @@ impl Owner {
             self.background
                 .spawn_resident(self, |owner| Arc::clone(&owner.core).run(Arc::downgrade(&owner)));
         }
-        self.core.lock().changed.notify_one();
+        self.core.change(|_| {});
     }
 }
 
 impl Drop for Owner {
     fn drop(&mut self) {
-        self.core.lock().changed.notify_one();
+        self.core.change(|_| {});
     }
 }
 
 impl Core {
     /// Gives a charge back to its count.
     fn give_back(&self, charge: Arc<Charge>, charged: Charged) -> Answer<Outcome> {
-        let (sender, given_back) = oneshot::channel();
         let correction = Correction::give_back(charged, charge.cost);
-        self.add(CorrectedCharge::by(charge, correction), Kind::GiveBack, Some(sender));
-        Box::pin(async { given_back.await.unwrap_or_else(|_| Err(ended())) })
+        self.ask(CorrectedCharge::by(charge, correction), Kind::GiveBack)
+    }
+
+    fn ask(&self, corrected: CorrectedCharge, kind: Kind) -> Answer<Outcome> {
+        let (sender, result) = oneshot::channel();
+        self.add(corrected, kind, Some(sender));
+        Box::pin(async { result.await.unwrap_or_else(|_| Err(ended())) })
     }
 
     fn add(&self, corrected: CorrectedCharge, kind: Kind, reply_to: Option<ResultSender>) {
@@ -240,10 +234,8 @@ impl Core {
         let slot = self.store.slot(&corrected.charge);
         let (server, pending) = (self.store.server_of(slot), self.pending.begin());
         let added = QueuedCorrection { corrected, at, kind, reply_to, pending };
-        let (mut queue, mut left) = (self.lock(), Vec::new());
-        let lost = queue.corrections.add(slot, server, added, self.real(), &mut left);
-        queue.changed.notify_one();
-        drop(queue);
+        let (real, mut left) = (self.real(), Vec::new());
+        let lost = self.change(|it| it.corrections.add(slot, server, added, real, &mut left));
         self.leave(left);
         if let Some(lost) = lost {
             foreign(report::settlement_queue_full);
@@ -278,11 +270,8 @@ impl Core {
                 }
                 Arc::clone(&queue.changed)
             };
-            let pause = if deserted.is_some() { pause.or(Some(SHUTDOWN_GRACE)) } else { pause };
-            match pause {
-                Some(pause) => drop(timeout(pause, changed.notified()).await),
-                None => changed.notified().await,
-            }
+            let longest = if deserted.is_some() { SHUTDOWN_GRACE } else { Duration::MAX };
+            let _ = timeout(pause.unwrap_or(longest), changed.notified()).await;
         }
         let lost = self.lock().corrections.drain();
         for lost in lost {
@@ -292,10 +281,10 @@ impl Core {
 
     /// Sends the requests about units in flight that are due. Returns the time until the next ones.
     fn send_slots(self: &Arc<Self>) -> Option<Duration> {
-        let (now, real, mut ends) = (self.clock.boottime(), self.real(), SlotEnds::default());
-        let mut queue = self.lock();
-        let requests = queue.slots.due(now, real, |charge| self.store.slot(charge), &mut ends);
+        let (now, real, mut queue) = (self.clock.boottime(), self.real(), self.lock());
+        let requests = queue.slots.due(now, real, |charge| self.store.slot(charge));
         let [soon, later] = queue.slots.next_looks();
+        let ends = mem::take(&mut queue.slots.ends);
         drop(queue);
         self.end_slots(ends);
         for request in requests {
@@ -315,9 +304,7 @@ impl Core {
                 let hold = async move { core.store.hold(&stated).await };
                 send(hold, move |results| {
                     let results = results.unwrap_or_else(|| vec![Err(ended()); charges.len()]);
-                    here.end_slot(|slots, times, ends| {
-                        slots.stated(&charges, results, times, ends);
-                    });
+                    here.end_slot(|slots, times| slots.stated(&charges, results, times));
                 });
             }
             SlotRequest::Take(request) => {
@@ -331,9 +318,7 @@ impl Core {
                 };
                 send(execute, move |result| {
                     let result = result.unwrap_or_else(|| Err(ended()));
-                    here.end_slot(|slots, times, ends| {
-                        slots.taken(request, is_split, result, times, ends);
-                    });
+                    here.end_slot(|slots, times| slots.taken(request, is_split, result, times));
                 });
             }
         }
@@ -354,14 +339,14 @@ impl Core {
     }
 
     /// Ends a request about units in flight.
-    fn end_slot(self: &Arc<Self>, end: impl FnOnce(&mut SlotCounts, (u64, u64), &mut SlotEnds)) {
-        let (times, mut ends) = ((self.clock.boottime(), self.real()), SlotEnds::default());
-        let mut queue = self.lock();
-        end(&mut queue.slots, times, &mut ends);
+    fn end_slot(self: &Arc<Self>, end: impl FnOnce(&mut SlotCounts, (u64, u64))) {
+        let times = (self.clock.boottime(), self.real());
+        let ends = self.change(|Queue { slots, .. }| {
+            end(slots, times);
+            slots.replies += slots.ends.replies.len();
+            mem::take(&mut slots.ends)
+        });
         let replies = ends.replies.len();
-        queue.slots.replies += replies;
-        queue.changed.notify_one();
-        drop(queue);
         self.end_slots(ends);
         if replies > 0 {
             let mut queue = self.lock();
@@ -393,11 +378,8 @@ impl Core {
             let mut queue = self.lock();
             let next = queue.corrections.next(now, real, &mut left);
             let next = next.map(|(slot, sent)| {
-                let due = queue.corrections.sent(slot).map(|queued| match sent {
-                    Sent::Corrections => queued.due(now),
-                    Sent::Probe => queued.probe(),
-                });
-                (slot, due.collect::<Vec<_>>())
+                let due = |queued: &QueuedCorrection| queued.due(now, &sent);
+                (slot, queue.corrections.sent(slot).map(due).collect::<Vec<_>>())
             });
             let wake = queue.corrections.next_wake();
             drop(queue);
@@ -409,60 +391,45 @@ impl Core {
             let correct = async move { core.store.correct(&due).await };
             send(correct, move |results| {
                 let unanswered = || vec![Err(Failure::NoReply(ended())); count];
-                here.replied(slot, results.unwrap_or_else(unanswered));
+                let (results, real) = (results.unwrap_or_else(unanswered), here.real());
+                let done = here.change(|queue| queue.corrections.replied(slot, results, real));
+                for (queued, result) in done {
+                    here.end(queued, result);
+                }
             });
             self.leave(left);
         }
     }
 
-    /// Ends a request.
-    fn replied(&self, slot: u16, results: Vec<CorrectResult>) {
-        let mut queue = self.lock();
-        let done = queue.corrections.replied(slot, results, self.real());
-        queue.changed.notify_one();
-        drop(queue);
-        for (queued, result) in done {
-            self.end(queued, result);
-        }
-    }
-
     /// Tells everyone what has become of a correction. All of them are foreign code, and a panic there loses nothing.
-    fn end(&self, queued: QueuedCorrection, result: CorrectResult) {
+    fn end(&self, queued: QueuedCorrection, result: Result<Outcome, Failure>) {
         let QueuedCorrection { corrected, kind, reply_to, pending, .. } = queued;
         let CorrectedCharge { charge, correction, block } = corrected;
         self.end_block(charge.key_id, block);
-        let mut queue = self.lock();
+        let is_reset = block == BlockChange::Reset && charge.statement.is_some();
         match &result {
-            Ok(outcome) => {
-                if block == BlockChange::Reset && charge.statement.is_some() {
-                    queue.slots.reset(charge.key_id, outcome.remaining, self.real());
-                }
+            Ok(outcome) if is_reset => {
+                self.lock().slots.reset(charge.key_id, outcome.remaining, self.real());
             }
             Err(error) if kind != Kind::Awaited => {
                 let was_sent = !matches!(error, Failure::NotExecuted(_));
-                queue.losses.lost += 1;
-                queue.losses.cause = was_sent.then(|| error.error().clone());
+                let mut queue = self.lock();
+                queue.lost += 1;
+                queue.cause = was_sent.then(|| error.error().clone());
             }
-            Err(_) => {}
+            Ok(_) | Err(_) => {}
         }
-        drop(queue);
         if !matches!(result, Err(Failure::NotExecuted(_))) {
             foreign(|| self.notices.corrected(charge.key_id, correction));
             foreign(|| self.notices.changed(charge.key_id, block));
         }
-        match (result, reply_to) {
-            (Ok(_), None) => {
-                foreign(|| {
-                    report::count(report::DEBT, charge.terms.identity.name, correction.more());
-                });
-            }
-            (Err(_), None) => {
-                foreign(|| report::count(report::LOST, charge.terms.identity.name, 1));
-            }
-            (result, Some(sender)) => {
-                let result = result.map_err(StoreError::from);
-                foreign(|| drop(sender.send(result)));
-            }
+        if let Some(sender) = reply_to {
+            let result = result.map_err(StoreError::from);
+            foreign(|| drop(sender.send(result)));
+        } else {
+            let debt = (report::DEBT, correction.more());
+            let (counter, by) = if result.is_ok() { debt } else { (report::LOST, 1) };
+            foreign(|| report::count(counter, charge.terms.identity.name, by));
         }
         foreign(|| drop(pending));
     }
@@ -501,6 +468,13 @@ impl Core {
     fn lock(&self) -> MutexGuard<'_, OwnValue<Queue>> {
         lock_own(&self.queue)
     }
+
+    /// Changes the queue, and makes the task look for what is due.
+    fn change<T>(&self, change: impl FnOnce(&mut Queue) -> T) -> T {
+        let mut queue = self.lock();
+        queue.changed.notify_one();
+        change(&mut queue)
+    }
 }
 
 /// Sends a request by a task, and ends it with its result; without one if it panics.
@@ -527,15 +501,13 @@ pub(crate) fn ended() -> StoreError {
 }
 
 impl QueuedCorrection {
-    /// Returns what is to be sent at `now`.
-    fn due(&self, now: u64) -> CorrectedCharge {
-        let (correction, block) = self.rest(now);
+    /// Returns what is to be sent at `now`. A probe corrects nothing.
+    fn due(&self, now: u64, sent: &Sent) -> CorrectedCharge {
+        let (correction, block) = match sent {
+            Sent::Corrections => self.rest(now),
+            Sent::Probe => Default::default(),
+        };
         CorrectedCharge { charge: Arc::clone(&self.corrected.charge), correction, block }
-    }
-
-    /// Returns a request that corrects nothing.
-    fn probe(&self) -> CorrectedCharge {
-        CorrectedCharge::by(Arc::clone(&self.corrected.charge), Correction::default())
     }
 
     fn rest(&self, now: u64) -> (Correction, BlockChange) {
@@ -576,18 +548,6 @@ impl Queueable for QueuedCorrection {
             None => {
                 let (correction, block) = self.rest(now);
                 correction.change != 0 || block != BlockChange::None
-            }
-        }
-    }
-}
-
-impl Losses {
-    /// Fails if corrections were lost since the last call.
-    fn report(&mut self) -> Result<(), StoreError> {
-        match mem::take(&mut self.lost) {
-            0 => Ok(()),
-            lost => {
-                Err(StoreError::SettlementsLost { lost, cause: self.cause.clone().map(Arc::new) })
             }
         }
     }

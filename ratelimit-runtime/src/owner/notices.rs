@@ -36,7 +36,8 @@ pub(crate) struct Notices {
 impl Notices {
     /// Creates a value without listeners. `caches_rejections` says whether the rejections of a shared store are cached.
     pub(crate) fn new(caches_rejections: bool) -> Arc<Self> {
-        let rejections = RejectionCache::new(caches_rejections);
+        let cells = (0..if caches_rejections { CELLS } else { 0 }).map(|_| Mutex::new(None));
+        let rejections = RejectionCache { cells: cells.collect(), returns: AtomicU64::new(0) };
         Arc::new(Self { rejections, on_return: OnceCell::new(), on_block: OnceCell::new() })
     }
 
@@ -107,11 +108,6 @@ pub(crate) struct RequestStamp {
 }
 
 impl RejectionCache {
-    pub(crate) fn new(is_enabled: bool) -> Self {
-        let cells = if is_enabled { CELLS } else { 0 };
-        Self { cells: (0..cells).map(|_| Mutex::new(None)).collect(), returns: AtomicU64::new(0) }
-    }
-
     /// Returns the rejection of a call of cost 1 if one is cached at the time `now`.
     pub(crate) fn get(&self, terms: &Terms, key_id: KeyId, now: u64) -> Option<Reply> {
         let cell = lock(self.cell(key_id)?);

@@ -2,7 +2,7 @@
 //! requests about them. One request about a count is pending at a time. It states what is held and, if calls want
 //! units, takes them in the same script.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
@@ -34,11 +34,12 @@ const MAX_MIXED: usize = 32;
 /// The counts of this process.
 #[derive(Default)]
 pub(super) struct SlotCounts {
-    process: ProcessNumber,
+    /// What makes the number of this process random.
+    hasher: RandomState,
+    /// The last number of a statement, and of a want.
     last_seq: u64,
     counts: HashMap<KeyId, SlotCount>,
     wants: HashMap<u64, Want>,
-    last_want: u64,
     /// The next looks at counts: by real time, and by the time of the limiter.
     soon: Agenda<KeyId>,
     later: Agenda<KeyId>,
@@ -47,13 +48,15 @@ pub(super) struct SlotCounts {
     pub(super) replies: usize,
     /// Notified when units were lost, and after each statement and each reply.
     pub(super) changed: Arc<Notify>,
+    /// What has ended, until the caller takes it.
+    pub(super) ends: SlotEnds,
 }
 
 struct SlotCount {
     charge: Arc<Charge>,
     units: SlotUnits,
     /// The calls that want units, by their numbers.
-    queue: VecDeque<u64>,
+    queue: BTreeSet<u64>,
     /// Why the last statement has failed, and the end of the pause after it.
     failure: Option<(StoreError, u64)>,
     /// Whether the last request has not confirmed the units: a statement that is due then comes before other calls.
@@ -96,20 +99,14 @@ pub(super) struct SlotEnds {
     pub(super) returns: Vec<(Arc<Charge>, Charged)>,
 }
 
-/// A random number of this process.
-struct ProcessNumber(u64);
-
-impl Default for ProcessNumber {
-    fn default() -> Self {
-        // 52 bits, which the numbers of scripts hold exactly.
-        Self((RandomState::new().hash_one(seen_process()) >> 12).max(1))
-    }
-}
-
 impl SlotCount {
     /// Returns whether no call needs the count, and the store knows that.
     fn is_idle(&self) -> bool {
         self.units.is_idle() && self.queue.is_empty()
+    }
+
+    fn paused_until(&self) -> u64 {
+        self.failure.as_ref().map_or(0, |(_, until)| *until)
     }
 }
 
@@ -121,24 +118,17 @@ fn slots_of(charges: &[Arc<Charge>]) -> impl Iterator<Item = (usize, &Arc<Charge
 impl SlotCounts {
     /// Adds calls that want units.
     pub(super) fn want(&mut self, calls: Calls, reply_to: WantReply, real: u64) {
-        self.last_want += 1;
-        let number = self.last_want;
-        for (_, charge) in slots_of(&calls.charges) {
-            self.count(charge).queue.push_back(number);
-            self.plan(charge.key_id, real, 0);
-        }
-        self.wants.insert(number, Want { number, calls, reply_to, is_alone: false });
+        let number = self.next_seq();
+        self.enqueue(Want { number, calls, reply_to, is_alone: false }, real);
     }
 
-    /// Puts wants that are not decided back in their order, before those that came later.
-    fn want_again(&mut self, wants: Vec<Want>, real: u64) {
-        for want in wants.into_iter().rev() {
-            for (_, charge) in slots_of(&want.calls.charges) {
-                self.count(charge).queue.push_front(want.number);
-                self.plan(charge.key_id, real, 0);
-            }
-            self.wants.insert(want.number, want);
+    /// Puts a want in its place: before those that came later.
+    fn enqueue(&mut self, want: Want, real: u64) {
+        for (_, charge) in slots_of(&want.calls.charges) {
+            self.count(charge).queue.insert(want.number);
+            self.plan(charge.key_id, real, 0);
         }
+        self.wants.insert(want.number, want);
     }
 
     /// Takes units without the store.
@@ -163,9 +153,9 @@ impl SlotCounts {
 
     /// Loses the units of a count that this process has reset, at the time `epoch` of the store.
     pub(super) fn reset(&mut self, key_id: KeyId, epoch: u64, real: u64) {
-        self.last_seq += 1;
+        let seq = self.next_seq();
         if let Some(count) = self.counts.get_mut(&key_id) {
-            count.units.reset(self.last_seq, epoch);
+            count.units.reset(seq, epoch);
             self.plan(key_id, real, 0);
         }
         self.changed.notify_waiters();
@@ -173,7 +163,7 @@ impl SlotCounts {
 
     /// Looks at all counts again, after a panic: a request that was to be sent may be lost.
     pub(super) fn begin_anew(&mut self, real: u64) {
-        (self.soon, self.later, self.statements) = (Agenda::default(), Agenda::default(), 0);
+        (self.soon, self.later, self.statements) = Default::default();
         for key_id in self.counts.keys().copied().collect::<Vec<_>>() {
             if let Some(count) = self.counts.get_mut(&key_id) {
                 count.units.unanswered();
@@ -182,13 +172,9 @@ impl SlotCounts {
         }
     }
 
-    pub(super) fn is_lost(&self, key_id: KeyId, taken: TakenUnits, now: u64) -> bool {
-        self.counts.get(&key_id).is_none_or(|count| count.units.is_lost(taken, now))
-    }
-
-    /// Returns the time at which units are lost unless the store replies.
-    pub(super) fn alive_until(&self, key_id: KeyId) -> Option<u64> {
-        self.counts.get(&key_id)?.units.alive_until()
+    /// Returns the time at which units are lost, as [`SlotUnits::lost_at`] does.
+    pub(super) fn lost_at(&self, key_id: KeyId, taken: TakenUnits) -> Option<u64> {
+        self.counts.get(&key_id).map_or(Some(0), |count| count.units.lost_at(taken))
     }
 
     /// Returns whether the store knows the units that are held of a count: `None` while a statement is due or pending,
@@ -213,7 +199,7 @@ impl SlotCounts {
     pub(super) fn peeked(&self, charge: &Arc<Charge>) -> Arc<Charge> {
         let count = self.counts.get(&charge.key_id).filter(|count| !count.units.is_pending());
         let Some(count) = count else { return Arc::clone(charge) };
-        let (process, seq) = (self.process.0, self.last_seq + 1);
+        let (process, seq) = (self.process(), self.last_seq + 1);
         let statement = Some(Statement { process, seq, ..count.units.peeked() });
         Arc::new(Charge { statement, ..(**charge).clone() })
     }
@@ -233,28 +219,26 @@ impl SlotCounts {
         now: u64,
         real: u64,
         slot_of: impl Fn(&Charge) -> u16,
-        ends: &mut SlotEnds,
     ) -> Vec<SlotRequest> {
         let (mut requests, mut groups) = (Vec::new(), Vec::<(u16, Vec<Arc<Charge>>)>::new());
-        while let Some(key_id) = self.take_look(now, real) {
-            let Some(count) = self.counts.get_mut(&key_id) else { continue };
-            let lost = count.units.expire(now);
-            if lost > 0 {
-                ends.lost.push((Arc::clone(&count.charge), lost));
-                self.changed.notify_waiters();
-            }
-            let (is_pending, head) = (count.units.is_pending(), count.queue.front().copied());
+        while let Some(key_id) = self.soon.take_due(real).or_else(|| self.later.take_due(now)) {
+            self.soon.plan(key_id, None);
+            self.later.plan(key_id, None);
+            let has_room = self.statements < MAX_STATEMENTS;
+            let Some(count) = self.expired(key_id, now) else { continue };
+            let (is_pending, head) = (count.units.is_pending(), count.queue.first().copied());
             if count.is_idle() && count.units.kept_until() <= now {
                 self.counts.remove(&key_id);
                 continue;
             }
             let is_due =
                 count.units.is_dirty() || count.units.next_statement().is_some_and(|at| at <= now);
-            let paused_until = count.failure.as_ref().map_or(0, |(_, until)| *until);
-            let can_state = is_due && paused_until <= real && self.statements < MAX_STATEMENTS;
+            let paused_until = count.paused_until();
+            let can_state = is_due && paused_until <= real && has_room;
             let states_first = count.is_unconfirmed && can_state;
+            let charge = Arc::clone(&count.charge);
             if let Some(number) = head.filter(|_| !is_pending && !states_first) {
-                match self.take(number, now, &slot_of, ends) {
+                match self.take(number, now, &slot_of) {
                     Some(request) => requests.push(SlotRequest::Take(request)),
                     // Another count of the call is not free.
                     None => self.plan(key_id, real, GATHERING),
@@ -265,10 +249,8 @@ impl SlotCounts {
                 self.plan(key_id, real, 0);
             } else if !can_state {
                 // Its statement cannot be sent before.
-                let at = paused_until.max(real + GATHERING);
-                self.plan_looks(key_id, [Some(at), None]);
+                self.soon.plan(key_id, Some(paused_until.max(real + GATHERING)));
             } else {
-                let charge = Arc::clone(&count.charge);
                 let charge = self.state(&charge, now, 0);
                 let slot = slot_of(&charge);
                 let has_room =
@@ -291,7 +273,6 @@ impl SlotCounts {
         charges: &[Arc<Charge>],
         results: Vec<Result<Stated, StoreError>>,
         (now, real): (u64, u64),
-        ends: &mut SlotEnds,
     ) {
         self.statements = self.statements.saturating_sub(1);
         for (charge, result) in charges.iter().zip(results) {
@@ -299,7 +280,7 @@ impl SlotCounts {
                 let until = real + PAUSE;
                 count.failure = result.as_ref().err().map(|error| (error.clone(), until));
             }
-            self.end(charge.key_id, &result.map(Some), false, (now, real), ends);
+            self.end(charge.key_id, result.as_ref().map(|it| Some(*it)), false, (now, real));
         }
         self.changed.notify_waiters();
     }
@@ -311,16 +292,14 @@ impl SlotCounts {
         is_split: bool,
         result: Result<Reply, StoreError>,
         (now, real): (u64, u64),
-        ends: &mut SlotEnds,
     ) {
         let (charges, width) = (&calls.charges, calls.charges.len());
         let mut places = Vec::new();
         for (index, (place, charge)) in slots_of(charges).enumerate() {
             let stated =
                 result.as_ref().map(|reply| reply.statements.get(index).copied().flatten());
-            let stated = stated.map_err(Clone::clone);
-            let granted = stated.as_ref().map_or(0, |it| it.map_or(0, |it| it.granted));
-            let stamp = self.end(charge.key_id, &stated, is_split, (now, real), ends);
+            let granted = stated.map_or(0, |it| it.map_or(0, |it| it.granted));
+            let stamp = self.end(charge.key_id, stated, is_split, (now, real));
             places.push((place, charge.key_id, granted, stamp));
         }
         self.changed.notify_waiters();
@@ -328,7 +307,7 @@ impl SlotCounts {
             Ok(reply) => reply,
             Err(error) => {
                 let refused = |want: Want| (want.reply_to, Err(error.clone()));
-                return ends.replies.extend(wants.into_iter().map(refused));
+                return self.ends.replies.extend(wants.into_iter().map(refused));
             }
         };
         let is_late = places.iter().any(|(_, _, granted, stamp)| *granted > 0 && stamp.is_none());
@@ -348,63 +327,51 @@ impl SlotCounts {
         }
         if is_late {
             // Others may have the units by now, so the calls ask again.
-            ends.returns.extend(rates_of(&calls, &reply));
-            return self.want_again(wants, real);
+            let rates = charged(&calls, &reply).filter(|(charge, receipt, cost)| {
+                charge.statement.is_none() && *cost > 0 && receipt.birth > 0
+            });
+            let back = |(charge, receipt, cost): (&Arc<Charge>, _, _)| {
+                (charge.with_cost(cost), Charged::By(receipt))
+            };
+            self.ends.returns.extend(rates.map(back));
+            return wants.into_iter().for_each(|want| self.enqueue(want, real));
         }
-        self.answer(wants, &calls, &reply, real, ends);
+        self.answer(wants, &calls, &reply, real);
     }
 
     /// Gives each want what the request has decided about it.
-    fn answer(
-        &mut self,
-        wants: Vec<Want>,
-        calls: &Calls,
-        reply: &Reply,
-        real: u64,
-        ends: &mut SlotEnds,
-    ) {
+    fn answer(&mut self, wants: Vec<Want>, calls: &Calls, reply: &Reply, real: u64) {
         if wants.len() == 1 && !calls.is_mixed {
-            for Want { reply_to, .. } in wants {
-                ends.replies.push((reply_to, Ok((reply.clone(), calls.clone()))));
-            }
-            return;
+            let whole = |want: Want| (want.reply_to, Ok((reply.clone(), calls.clone())));
+            return self.ends.replies.extend(wants.into_iter().map(whole));
         }
         let width = calls.charges.len();
         let (mut outcomes, mut receipts) =
             (reply.outcomes.chunks(width), reply.receipts.chunks(width));
-        let places = |want: &Want| -> Vec<usize> {
-            let ids = || calls.charges.iter().map(|charge| charge.key_id);
-            let of = |charge: &Arc<Charge>| ids().position(|id| id == charge.key_id);
-            want.calls.charges.iter().filter_map(of).collect()
-        };
-        let (mut rejected, mut again): (Option<(Calls, Vec<Outcome>)>, _) = (None, Vec::new());
+        let place = |charge: &Arc<Charge>| place_of(charge, &calls.charges);
+        let mut rejected: Option<(Calls, OneOrMany<Outcome>)> = None;
         for mut want in wants {
+            let places: Vec<_> = want.calls.charges.iter().filter_map(place).collect();
+            let (call, receipts) = (outcomes.next(), receipts.next());
+            let has_failed = call.is_some_and(|call| call.contains(&Outcome::FAILED));
+            want.is_alone |= has_failed;
+            let call = call.map(|call| places.iter().map(|place| call[*place]).collect());
             // A call of other costs than the rejected one may fit.
-            let is_like = |(of, _): &&(Calls, Vec<Outcome>)| of.runs == want.calls.runs;
-            let places = places(&want);
-            let receipts = receipts.next();
-            let call = outcomes.next();
-            if call.is_some_and(|call| call.contains(&Outcome::FAILED)) {
-                want.is_alone = true;
-                again.push(want);
-                continue;
-            }
-            let call = call.map(|call| places.iter().map(|place| call[*place]).collect::<Vec<_>>());
-            let like = rejected.as_ref().filter(is_like);
-            let Some(call) = call.or_else(|| like.map(|(_, outcomes)| outcomes.clone())) else {
-                again.push(want);
+            let like = rejected.as_ref().filter(|(of, _)| of.runs == want.calls.runs);
+            let call = call.or_else(|| like.map(|(_, outcomes)| outcomes.clone()));
+            let Some(call) = call.filter(|_| !has_failed) else {
+                self.enqueue(want, real);
                 continue;
             };
-            let mut of_call = Reply::new(call.into(), reply.source);
+            let mut of_call = Reply::new(call, reply.source);
             if of_call.is_allowed() {
                 let of = |place: &usize| receipts?.get(*place).copied();
-                of_call.receipts = places.iter().filter_map(of).collect::<Vec<_>>().into();
+                of_call.receipts = places.iter().filter_map(of).collect();
             } else {
-                rejected = Some((want.calls.clone(), of_call.outcomes.to_vec()));
+                rejected = Some((want.calls.clone(), of_call.outcomes.clone()));
             }
-            ends.replies.push((want.reply_to, Ok((of_call, want.calls))));
+            self.ends.replies.push((want.reply_to, Ok((of_call, want.calls))));
         }
-        self.want_again(again, real);
     }
 
     /// Records what a request has done to a count. Returns the stamp of what it has taken. Without a statement in the
@@ -412,36 +379,29 @@ impl SlotCounts {
     fn end(
         &mut self,
         key_id: KeyId,
-        result: &Result<Option<Stated>, StoreError>,
+        result: Result<Option<Stated>, &StoreError>,
         is_split: bool,
         (now, real): (u64, u64),
-        ends: &mut SlotEnds,
     ) -> Option<u64> {
         let count = self.counts.get_mut(&key_id)?;
         count.is_unconfirmed = !matches!(result, Ok(Some(_)));
-        let stamp = match result {
+        let mut stamp = None;
+        match result {
             Ok(Some(stated)) => {
                 count.failure = None;
-                let replied = count.units.replied(*stated, now);
+                let replied = count.units.replied(stated, now);
                 if replied.lost > 0 {
-                    ends.lost.push((Arc::clone(&count.charge), replied.lost));
+                    self.ends.lost.push((Arc::clone(&count.charge), replied.lost));
                 }
-                replied.stamp
+                stamp = replied.stamp;
             }
-            Ok(None) => {
-                count.units.not_sent();
-                None
-            }
+            Ok(None) => count.units.not_sent(),
             // Of several requests, another one may have been executed.
             Err(StoreError::CircuitOpen { .. } | StoreError::Overloaded { .. }) if !is_split => {
                 count.units.not_sent();
-                None
             }
-            Err(_) => {
-                count.units.unanswered();
-                None
-            }
-        };
+            Err(_) => count.units.unanswered(),
+        }
         self.plan(key_id, real, 0);
         stamp
     }
@@ -452,7 +412,6 @@ impl SlotCounts {
         number: u64,
         now: u64,
         slot_of: &impl Fn(&Charge) -> u16,
-        ends: &mut SlotEnds,
     ) -> Option<TakeRequest> {
         let want = self.wants.get(&number)?;
         let mut charges = want.calls.charges.to_vec();
@@ -463,7 +422,7 @@ impl SlotCounts {
         let mut wants = vec![self.dequeue(number)?];
         let mut is_mixed = false;
         while let Some(next) =
-            self.counts.get(&key_ids[0]).and_then(|count| count.queue.front().copied())
+            self.counts.get(&key_ids[0]).and_then(|count| count.queue.first().copied())
             && let Some(want) = self.wants.get(&next)
             && is_single(&wants[0])
             && is_single(want)
@@ -473,7 +432,7 @@ impl SlotCounts {
             if !is_like && can_mix(&wants, want, &charges, slot_of) {
                 is_mixed = true;
                 for charge in &*want.calls.charges {
-                    if !charges.iter().any(|known| known.key_id == charge.key_id) {
+                    if place_of(charge, &charges).is_none() {
                         charges.push(Arc::clone(charge));
                     }
                 }
@@ -485,17 +444,8 @@ impl SlotCounts {
         // A call whose caller has dropped it takes nothing.
         wants.retain(|want| !want.reply_to.is_closed());
         let first = wants.first()?.calls.clone();
-        let waited_us = first.waited_us;
-        for key_id in &key_ids {
-            if let Some(count) = self.counts.get_mut(key_id) {
-                let lost = count.units.expire(now);
-                if lost > 0 {
-                    ends.lost.push((Arc::clone(&count.charge), lost));
-                }
-            }
-        }
         let charges = charges.iter().map(|charge| match charge.statement {
-            Some(_) => self.state(charge, now, waited_us),
+            Some(_) => self.state(charge, now, first.waited_us),
             None => Arc::clone(charge),
         });
         let charges: OneOrMany<_> = charges.collect();
@@ -515,10 +465,8 @@ impl SlotCounts {
 
     /// Begins a statement of a known count. Returns the charge with it.
     fn state(&mut self, charge: &Arc<Charge>, now: u64, waited_us: u64) -> Arc<Charge> {
-        self.last_seq += 1;
-        let (seq, process) = (self.last_seq, self.process.0);
-        let count = self.counts.get_mut(&charge.key_id);
-        let statement = count.map(|count| {
+        let (seq, process) = (self.next_seq(), self.process());
+        let statement = self.expired(charge.key_id, now).map(|count| {
             let stated = count.units.state(seq, now);
             Statement { process, seq, waited_us, ..stated }
         });
@@ -527,12 +475,11 @@ impl SlotCounts {
 
     /// Returns the count of a charge.
     fn count(&mut self, charge: &Arc<Charge>) -> &mut SlotCount {
-        self.last_seq += 1;
-        let seq = self.last_seq;
+        let seq = self.next_seq();
         let count = self.counts.entry(charge.key_id).or_insert_with(|| SlotCount {
             charge: Arc::clone(charge),
             units: SlotUnits::new(seq),
-            queue: VecDeque::new(),
+            queue: BTreeSet::new(),
             failure: None,
             is_unconfirmed: false,
         });
@@ -540,44 +487,52 @@ impl SlotCounts {
         count
     }
 
+    fn next_seq(&mut self) -> u64 {
+        self.last_seq += 1;
+        self.last_seq
+    }
+
+    /// Returns a random number of this process: 52 bits, which the numbers of scripts hold exactly.
+    fn process(&self) -> u64 {
+        (self.hasher.hash_one(seen_process()) >> 12).max(1)
+    }
+
+    /// Returns a count once the units are lost whose time has come.
+    fn expired(&mut self, key_id: KeyId, now: u64) -> Option<&mut SlotCount> {
+        let count = self.counts.get_mut(&key_id)?;
+        let lost = count.units.expire(now);
+        if lost > 0 {
+            self.ends.lost.push((Arc::clone(&count.charge), lost));
+            self.changed.notify_waiters();
+        }
+        Some(count)
+    }
+
     /// Returns whether a want is the next one of a count without a pending request.
     fn is_next(&self, key_id: KeyId, number: u64) -> bool {
         let count = self.counts.get(&key_id);
-        count.is_some_and(|it| !it.units.is_pending() && it.queue.front() == Some(&number))
+        count.is_some_and(|it| !it.units.is_pending() && it.queue.first() == Some(&number))
     }
 
     fn dequeue(&mut self, number: u64) -> Option<Want> {
         let want = self.wants.remove(&number)?;
         for (_, charge) in slots_of(&want.calls.charges) {
             if let Some(count) = self.counts.get_mut(&charge.key_id) {
-                count.queue.pop_front();
+                count.queue.remove(&number);
             }
         }
         Some(want)
     }
 
-    /// Takes the next count to look at.
-    fn take_look(&mut self, now: u64, real: u64) -> Option<KeyId> {
-        let key_id = self.soon.take_due(real).or_else(|| self.later.take_due(now))?;
-        self.plan_looks(key_id, [None, None]);
-        Some(key_id)
-    }
-
-    fn plan_looks(&mut self, key_id: KeyId, [soon, later]: [Option<u64>; 2]) {
-        self.soon.plan(key_id, soon);
-        self.later.plan(key_id, later);
-    }
-
     /// Plans the next look at a count, at the earliest after `delay`.
     fn plan(&mut self, key_id: KeyId, real: u64, delay: u64) {
         let Some(count) = self.counts.get(&key_id) else { return };
-        let paused_until = count.failure.as_ref().map_or(0, |(_, until)| *until);
         let soon = if count.units.is_pending() {
             None
         } else if !count.queue.is_empty() {
             Some(real + delay)
         } else {
-            count.units.is_dirty().then(|| (real + delay).max(paused_until))
+            count.units.is_dirty().then(|| (real + delay).max(count.paused_until()))
         };
         let kept_until = count.is_idle().then(|| count.units.kept_until());
         let later = [count.units.next_statement(), count.units.alive_until(), kept_until];
@@ -590,19 +545,17 @@ impl SlotCounts {
     }
 }
 
-/// Returns the rates that were charged beside units in flight.
-fn rates_of(calls: &Calls, reply: &Reply) -> Vec<(Arc<Charge>, Charged)> {
-    let charges = &calls.charges;
-    let mut rates = Vec::new();
-    for (call, receipts) in reply.receipts.chunks(charges.len()).enumerate() {
-        let costs = calls.costs_of(call).into_iter().flat_map(|costs| costs.iter());
-        for ((charge, receipt), cost) in charges.iter().zip(receipts).zip(costs) {
-            if charge.statement.is_none() && *cost > 0 && receipt.birth > 0 {
-                rates.push((charge.with_cost(*cost), Charged::By(*receipt)));
-            }
-        }
-    }
-    rates
+/// Returns each charge of the calls that a reply has admitted, with its receipt and its cost.
+pub(super) fn charged<'a>(
+    calls: &'a Calls,
+    reply: &'a Reply,
+) -> impl Iterator<Item = (&'a Arc<Charge>, Receipt, u64)> {
+    let by_call = reply.receipts.chunks(calls.charges.len()).enumerate();
+    by_call.flat_map(|(call, receipts)| {
+        let costs = calls.costs_of(call).into_iter().flatten();
+        let charges = calls.charges.iter().zip(receipts).zip(costs);
+        charges.map(|((charge, receipt), cost)| (charge, *receipt, *cost))
+    })
 }
 
 /// Returns whether a call can share a request with others that have only its count of calls in flight in common.
@@ -618,8 +571,8 @@ fn can_mix(
         takes_all && !it.is_alone && slots_of(&it.calls.charges).count() == 1
     };
     let is_known = |charge: &Arc<Charge>| {
-        let known = charges.iter().find(|known| known.key_id == charge.key_id);
-        known.map_or(charge.statement.is_none(), |known| is_equal(known, charge))
+        let known = place_of(charge, charges).map(|place| is_equal(&charges[place], charge));
+        known.unwrap_or(charge.statement.is_none())
     };
     let mut all = charges.iter().chain(&want.calls.charges);
     wants.len() < MAX_MIXED
@@ -636,10 +589,14 @@ fn is_single(want: &Want) -> bool {
 /// Returns the costs of a single call for `charges`, which contain its counts.
 fn costs_in(charges: &[Arc<Charge>], want: &Want) -> OneOrMany<u64> {
     let of = |charge: &Arc<Charge>| {
-        let place = want.calls.charges.iter().position(|own| own.key_id == charge.key_id);
-        place.map_or(0, |place| want.calls.runs[0].costs[place])
+        place_of(charge, &want.calls.charges).map_or(0, |place| want.calls.runs[0].costs[place])
     };
     charges.iter().map(of).collect()
+}
+
+/// Returns the place of the count of a charge among others.
+fn place_of(charge: &Charge, charges: &[Arc<Charge>]) -> Option<usize> {
+    charges.iter().position(|it| it.key_id == charge.key_id)
 }
 
 /// Returns whether calls take from the same counts under the same amounts.

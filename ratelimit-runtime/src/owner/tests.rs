@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use super::corrections::{Corrections, Kind, MAX_WAITING, PAUSE, Queueable, Sent};
-use super::slots::{SlotCounts, SlotEnds, SlotRequest};
+use super::slots::{SlotCounts, SlotRequest};
 use crate::algorithm::{BlockChange, Op};
 use crate::key::KeyId;
 use crate::limit::Limit;
@@ -206,8 +206,8 @@ fn a_count_whose_request_was_lost_by_a_panic_is_stated_again() {
     let statement = Some(Statement { hold_us: 30_000_000, ..Statement::default() });
     let key_id = KeyId::new(&terms.identity, 7);
     let charge = Charge { terms, key_id, count_name: Vec::new(), cost: 1, statement };
-    let (mut counts, mut ends) = (SlotCounts::default(), SlotEnds::default());
-    let mut due = |counts: &mut SlotCounts, real| counts.due(real, real, |_| 0, &mut ends);
+    let mut counts = SlotCounts::default();
+    let due = |counts: &mut SlotCounts, real| counts.due(real, real, |_| 0);
     let (reply_to, mut reply) = oneshot::channel();
     counts.want(Calls::one(Op::ACQUIRE, vec![charge.into()].into()), reply_to, 0);
     let lost = due(&mut counts, 0);
@@ -222,6 +222,6 @@ fn a_count_whose_request_was_lost_by_a_panic_is_stated_again() {
     let seq = stated[0].statement.expect("a statement").seq;
     assert!(seq > 0 && due(&mut counts, 3).is_empty(), "one request at a time");
     let granted = Stated { granted: 0, epoch: 1, is_lost: false };
-    counts.stated(stated, vec![Ok(granted)], (4, 4), &mut SlotEnds::default());
+    counts.stated(stated, vec![Ok(granted)], (4, 4));
     assert!(counts.is_empty());
 }

@@ -4,19 +4,17 @@
 //! of another call, nor on being polled itself. It wakes a call at its moment, and at the end of its wait. Requests to
 //! the embedded store need no connection: there, the thread that changes a line drives it at once as well.
 
-use std::future::{pending, poll_fn};
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use tokio::time::{sleep_until, timeout};
+use tokio::time::{sleep, timeout};
 
 use super::line::{Asked, Duty, Now, ReturnedGrant, WakeTimes};
 use super::{SharedLine, Ticket, Waiting};
 use crate::algorithm::Correction;
-use crate::background::PendingWork;
 use crate::clock::{Clock, before};
 use crate::limit::Name;
 use crate::owner::{ended, foreign, send};
@@ -44,20 +42,16 @@ impl Waiting {
     /// Makes the task of a line look at it at these times, or before. Without times, a task that runs looks now.
     fn plan(self: &Arc<Self>, line: &Arc<SharedLine>, wake: WakeTimes) {
         let mut next = lock(&line.next_look);
-        match *next {
-            None if wake == WakeTimes::default() => {}
-            None => {
-                *next = Some(wake);
-                drop(next);
-                self.backend.background.spawn(LineDriver::new(self, line).run());
+        let is_timed = wake != WakeTimes::default();
+        if let Some(planned) = *next {
+            *next = Some(planned.or_earlier(if is_timed { wake } else { WakeTimes::now() }));
+            if *next != Some(planned) {
+                line.changed.notify_one();
             }
-            Some(planned) => {
-                let wake = if wake == WakeTimes::default() { WakeTimes::now() } else { wake };
-                *next = Some(planned.or_earlier(wake));
-                if *next != Some(planned) {
-                    line.changed.notify_one();
-                }
-            }
+        } else if is_timed {
+            *next = Some(wake);
+            drop(next);
+            self.start_driver(line);
         }
     }
 
@@ -76,10 +70,11 @@ impl Waiting {
                 Duty::Return(returned) if line.spec.is_shared => self.give_back(line, returned),
                 Duty::Return(returned) => self.give_back_here(line, returned),
                 Duty::FollowRules => self.follow_rules(),
-                Duty::Sleep(wake) => return wake,
-                Duty::Rest => {
-                    self.remove_if_empty(line);
-                    return WakeTimes::default();
+                Duty::Sleep(wake) => {
+                    if wake == WakeTimes::default() {
+                        self.remove_if_empty(line);
+                    }
+                    return wake;
                 }
             }
         }
@@ -178,97 +173,54 @@ impl SharedLine {
         }
         self.waking.fetch_sub(1, Ordering::SeqCst);
     }
-
-    /// Ends the calls, because nothing drives the line.
-    fn abandon(&self) {
-        lock(&self.line).abandon(&ended());
-        self.wake_calls();
-    }
-
-    /// Returns whether the line would do nothing before the clock of the limiter moves; for tests.
-    pub(super) fn is_idle(&self, now: Now) -> bool {
-        let line = lock(&self.line);
-        line.is_idle(now) && !line.has_wakers() && self.waking.load(Ordering::SeqCst) == 0
-    }
 }
 
-/// The task of the background thread that drives a line, until it has nothing to do.
-struct LineDriver {
-    waiting: Arc<Waiting>,
-    line: Arc<SharedLine>,
-    has_ended: bool,
-    _pending: PendingWork,
-}
-
-impl LineDriver {
-    fn new(waiting: &Arc<Waiting>, line: &Arc<SharedLine>) -> Self {
-        let (waiting, pending) = (Arc::clone(waiting), waiting.pending.begin());
-        Self { waiting, line: Arc::clone(line), has_ended: false, _pending: pending }
+/// The task of the background thread that drives a line.
+impl Waiting {
+    fn start_driver(self: &Arc<Self>, line: &Arc<SharedLine>) {
+        let (waiting, driven, pending) = (Arc::clone(self), Arc::clone(line), self.pending.begin());
+        let line = Arc::clone(line);
+        let run = async move { waiting.run_driver(&driven).await };
+        // If the thread could not start or has ended, or the line has panicked, nothing else would wake the calls.
+        let abandon = move || {
+            *lock(&line.next_look) = None;
+            lock(&line.line).abandon(&ended());
+            line.wake_calls();
+            drop(pending);
+        };
+        self.backend.background.spawn_or(run, abandon);
     }
 
-    async fn run(mut self) {
+    /// Drives a line until it has nothing to do.
+    async fn run_driver(self: &Arc<Self>, line: &Arc<SharedLine>) {
         loop {
-            *lock(&self.line.next_look) = Some(WakeTimes::default());
-            let drive = || self.waiting.drive_line(&self.line);
-            // The panic hook has reported a panic.
-            let wake = catch_unwind(AssertUnwindSafe(drive)).unwrap_or_else(|_| {
-                self.line.abandon();
-                WakeTimes::default()
-            });
+            *lock(&line.next_look) = Some(WakeTimes::default());
+            let wake = self.drive_line(line);
             let next = {
-                let mut next = lock(&self.line.next_look);
+                let mut next = lock(&line.next_look);
                 let wake = next.unwrap_or_default().or_earlier(wake);
                 *next = Some(wake).filter(|wake| *wake != WakeTimes::default());
                 *next
             };
-            let Some(next) = next else { break };
-            self.sleep(next).await;
-        }
-        self.has_ended = true;
-    }
-
-    /// Sleeps until the line has something to do.
-    async fn sleep(&self, next: WakeTimes) {
-        let local = async {
-            match next.local {
-                Some(at) => self.waiting.clock().sleep_until_steady(at).await,
-                None => pending().await,
-            }
-        };
-        let real = async {
-            match next.real {
-                Some(at) => sleep_until(at.into()).await,
-                None => pending().await,
-            }
-        };
-        before(local, before(real, self.line.changed.notified())).await;
-    }
-}
-
-impl Drop for LineDriver {
-    /// Ends the calls if the thread could not start, or has ended: nothing else would wake them.
-    fn drop(&mut self) {
-        if !self.has_ended {
-            *lock(&self.line.next_look) = None;
-            self.line.abandon();
+            let Some(WakeTimes { local, real }) = next else { return };
+            // Without a time, a sleep does not end.
+            let local = self.clock().sleep_until_steady(local.unwrap_or(u64::MAX));
+            let real =
+                real.map_or(Duration::MAX, |at| at.saturating_duration_since(Instant::now()));
+            before(local, before(sleep(real), line.changed.notified())).await;
         }
     }
 }
 
+/// A call that has entered a line.
 pub(super) struct WaitingCall {
-    waiting: Arc<Waiting>,
-    ticket: Arc<Ticket>,
-    has_ended: bool,
+    pub(super) waiting: Arc<Waiting>,
+    pub(super) ticket: Arc<Ticket>,
     /// The name under which the wait is reported, and its start; `None` before the first poll is pending.
-    waits: Option<(Name, Started)>,
+    pub(super) waits: Option<(Name, Started)>,
 }
 
 impl WaitingCall {
-    /// Creates the future of a call that has entered a line.
-    pub(super) fn new(waiting: Arc<Waiting>, ticket: Arc<Ticket>) -> Self {
-        Self { waiting, ticket, has_ended: false, waits: None }
-    }
-
     /// Completes once the call is decided. The result is `None` if rules decide the call.
     pub(super) async fn ended(mut self) -> Option<Result<Reply, StoreError>> {
         let clock = self.waiting.clock().clone();
@@ -285,9 +237,7 @@ impl WaitingCall {
     fn poll(&mut self, context: &Context<'_>) -> Poll<Option<Result<Reply, StoreError>>> {
         loop {
             let Some(line) = self.ticket.line() else { return Poll::Ready(None) };
-            let result = self.poll_line(&line, context);
-            if let Poll::Ready(result) = result {
-                self.has_ended = true;
+            if let Poll::Ready(result) = self.poll_line(&line, context) {
                 self.record(match &result {
                     Ok(reply) if reply.is_allowed() => "admitted",
                     Ok(_) => "rejected",
@@ -300,13 +250,13 @@ impl WaitingCall {
                 // Moved before its line had this waker.
                 continue;
             }
-            if self.waits.is_none() {
-                self.waits = Some((line.name, report::wait_started(line.name)));
-            }
+            let name = line.spec.name();
+            self.waits.get_or_insert_with(|| (name, report::wait_started(name)));
             return Poll::Pending;
         }
     }
 
+    /// Reports the end of the wait, once.
     fn record(&mut self, end: &'static str) {
         if let Some((name, started)) = self.waits.take() {
             report::wait_ended(name, &started, end);
@@ -342,24 +292,19 @@ impl WaitingCall {
 
 impl Drop for WaitingCall {
     fn drop(&mut self) {
-        if !self.has_ended {
-            self.record("dropped");
-        }
+        self.record("dropped");
         self.waiting.calls.fetch_sub(1, Ordering::Relaxed);
         let Some(shared) = lock(&self.ticket.place).line.take() else { return };
-        let is_deserted = {
+        let (was_waiting, is_deserted) = {
             let mut line = lock(&shared.line);
-            if !self.has_ended {
-                line.leave(self.ticket.arrival);
-            }
-            line.is_deserted()
+            (line.leave(self.ticket.arrival).is_some(), line.is_deserted())
         };
         // The last call gives back the units that no call has taken. Before it, the task does, so that calls that are
         // dropped together cost little; but a program that moves a virtual clock expects to see it at once.
-        if is_deserted || !self.has_ended && self.waiting.clock().is_virtual() {
+        if is_deserted || was_waiting && self.waiting.clock().is_virtual() {
             self.waiting.drive(&shared);
             self.waiting.remove_if_empty(&shared);
-        } else if !self.has_ended {
+        } else if was_waiting {
             self.waiting.plan(&shared, WakeTimes::now());
         }
     }

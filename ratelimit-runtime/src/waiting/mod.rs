@@ -10,9 +10,9 @@
 mod driver;
 mod line;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use tokio::sync::{Notify, Semaphore};
 
@@ -24,7 +24,7 @@ use crate::algorithm::{BlockChange, Op};
 use crate::backend::{Backend, ChargedCount, MergedCounts};
 use crate::background::{OwnValue, WorkCount, lock_own};
 use crate::key::{KeyId, OwnedKey};
-use crate::limit::{Access, Limit, Name, Policy};
+use crate::limit::{Access, Limit, Policy};
 use crate::one_or_many::OneOrMany;
 use crate::reply::StoreError;
 use crate::report;
@@ -44,11 +44,8 @@ pub(crate) struct Waiting {
     /// The number of calls that have arrived.
     arrivals: AtomicU64,
     /// The number of calls in all lines, and its maximum.
-    calls: AtomicUsize,
+    calls: Arc<AtomicUsize>,
     max_calls: usize,
-    /// Whether there are lines; changed while `lines` is locked. Saves the lock when units are given back and no call
-    /// waits (`benches/all -- settling`).
-    has_lines: Arc<AtomicBool>,
     /// The places for pending requests of lines.
     asking: Semaphore,
     /// The task that drives the lines, and their give-backs.
@@ -69,8 +66,6 @@ struct Lines {
 struct SharedLine {
     spec: Arc<LineSpec>,
     line: Mutex<Line>,
-    /// The name of the first limit.
-    name: Name,
     /// The policy of the call that created the line: of its scope, and of the reports about its requests.
     policy: Policy,
     /// The number of threads that are waking calls.
@@ -82,10 +77,9 @@ struct SharedLine {
 }
 
 impl Lines {
-    fn find(&self, destination: &Destination) -> Option<Arc<SharedLine>> {
-        let first = destination.line.counts.first()?.key_id;
-        let mut known = self.by_count.get(&first).into_iter().flatten();
-        known.find(|known| known.spec.agrees_with(&destination.line)).cloned()
+    fn find(&self, spec: &LineSpec) -> Option<Arc<SharedLine>> {
+        let mut known = self.by_count.get(&spec.counts.first()?.key_id)?.iter();
+        known.find(|known| known.spec.agrees_with(spec)).cloned()
     }
 }
 
@@ -95,22 +89,22 @@ impl Waiting {
         rules: &Arc<RulesInForce>,
         max_calls: usize,
     ) -> Arc<Self> {
-        let (backend, rules) = (Arc::clone(backend), Arc::clone(rules));
+        let (lines, arrivals, pending) = Default::default();
         let waiting = Arc::new(Self {
-            backend,
-            rules,
-            lines: Mutex::default(),
-            arrivals: AtomicU64::new(0),
-            calls: AtomicUsize::new(0),
+            backend: Arc::clone(backend),
+            rules: Arc::clone(rules),
+            lines,
+            arrivals,
+            calls: Arc::default(),
             max_calls,
-            has_lines: Arc::default(),
             asking: Semaphore::new(MAX_ASKING),
-            pending: WorkCount::default(),
+            pending,
         });
-        let (weak, has_lines) = (Arc::downgrade(&waiting), Arc::clone(&waiting.has_lines));
+        let (weak, calls) = (Arc::downgrade(&waiting), Arc::clone(&waiting.calls));
         let listener = move |key_id, change| {
-            // A line is added before its first request. So a line that is not seen here finds the units in the store.
-            if has_lines.load(Ordering::Relaxed)
+            // Saves the lock of the lines when no call waits (`benches/all -- settling`). A call is counted before its
+            // first request. So a call that is not seen here finds the units in the store.
+            if calls.load(Ordering::Relaxed) > 0
                 && let Some(waiting) = weak.upgrade()
             {
                 waiting.record_return(key_id, change);
@@ -128,9 +122,8 @@ impl Waiting {
 
     /// Decides a call, as [`admit`](Self::admit) says.
     async fn decide(self: &Arc<Self>, ticket: &Arc<Ticket>) -> Option<Result<Reply, StoreError>> {
-        let is_open = |destination: &Destination| !destination.line.is_blocked;
         if ticket.parts.iter().all(|part| part.cost == 0)
-            && let Some(Destination { line, .. }) = self.resolve(ticket).filter(is_open)
+            && let Some(line) = self.resolve(ticket).filter(|line| !line.is_blocked)
         {
             // It passes the calls that wait for units. Boxed, so that a call that waits does not keep room for the
             // request (`tests/waiting_memory.rs`).
@@ -146,7 +139,8 @@ impl Waiting {
             }
         }
         while self.enter(ticket) {
-            let result = WaitingCall::new(Arc::clone(self), Arc::clone(ticket)).ended().await;
+            let (waiting, ticket) = (Arc::clone(self), Arc::clone(ticket));
+            let result = WaitingCall { waiting, ticket, waits: None }.ended().await;
             // Without a result, rules have ended the wait. Others may be in force now.
             if result.is_some() {
                 return result;
@@ -164,40 +158,35 @@ impl Waiting {
         if lines.is_shut_down {
             return;
         }
-        let (table, now, mut tickets) = (self.rules.table(), self.now(), Vec::new());
+        let (table, now, mut tickets) = (self.rules.table(), self.now(), BTreeMap::new());
         for line in lines.by_count.values().flatten() {
-            tickets.extend(lock(&line.line).tickets());
+            tickets.extend(lock(&line.line).tickets().map(|ticket| (ticket.arrival, ticket)));
         }
-        tickets.sort_unstable_by_key(|ticket| ticket.arrival);
-        tickets.dedup_by_key(|ticket| ticket.arrival);
-        let (mut left, mut entered) = (Vec::new(), Vec::new());
-        for ticket in tickets {
+        let by_place = |line: Arc<SharedLine>| (Arc::as_ptr(&line), line);
+        let (mut left, mut entered) = (BTreeMap::new(), BTreeMap::new());
+        for ticket in tickets.into_values() {
             let mut place = lock(&ticket.place);
             let Some(line) = place.line.clone() else { continue };
             let ruled = ticket.under(&self.backend, table.as_deref());
             let destination = ticket.destination(&self.backend, &ruled);
             let mut inner = lock(&line.line);
-            if let Some(same) = destination.as_ref().filter(|it| line.spec.agrees_with(&it.line)) {
+            if let Some(same) = destination.as_ref().filter(|it| line.spec.agrees_with(it)) {
                 inner.change_by(same.changes_at);
                 drop(inner);
                 place.ruled = ruled;
-                entered.extend(same.changes_at.map(|_| line));
+                entered.extend(same.changes_at.map(|_| by_place(line)));
             } else if let Some(waiter) = inner.take(ticket.arrival, now) {
                 drop(inner);
                 place.ruled = ruled;
                 place.line = destination.map(|to| self.join(&mut lines, waiter, &to));
-                entered.extend(place.line.clone());
-                left.push(line);
+                entered.extend(place.line.clone().map(by_place));
+                left.extend([by_place(line)]);
             }
         }
         drop(lines);
         // First the lines that give moments back, so that the others can reserve these.
-        for mut changed in [left, entered] {
-            changed.sort_unstable_by_key(Arc::as_ptr);
-            changed.dedup_by(|one, other| Arc::ptr_eq(one, other));
-            for line in changed {
-                self.drive(&line);
-            }
+        for line in left.into_values().chain(entered.into_values()) {
+            self.drive(&line);
         }
     }
 
@@ -207,7 +196,7 @@ impl Waiting {
     }
 
     /// Returns the line of a call under the rules in force. Its ticket then has these rules.
-    fn resolve(&self, ticket: &Ticket) -> Option<Destination> {
+    fn resolve(&self, ticket: &Ticket) -> Option<LineSpec> {
         let ruled = ticket.under(&self.backend, self.rules.table().as_deref());
         let destination = ticket.destination(&self.backend, &ruled);
         lock(&ticket.place).ruled = ruled;
@@ -226,7 +215,7 @@ impl Waiting {
         // It grows only while the lines are locked, and falls at any time.
         if self.calls.load(Ordering::Relaxed) >= self.max_calls {
             let is_behind = |line: Arc<SharedLine>| !lock(&line.line).is_deserted();
-            if destination.line.is_blocked || !lines.find(&destination).is_some_and(is_behind) {
+            if destination.is_blocked || !lines.find(&destination).is_some_and(is_behind) {
                 return false;
             }
             waiter.deadline = self.clock().steady();
@@ -237,22 +226,19 @@ impl Waiting {
         let long = lock(&line.line).outgrown();
         drop(lines);
         if let Some(calls) = long {
-            report::long_line(line.name, calls);
+            report::long_line(line.spec.name(), calls);
         }
         true
     }
 
     /// Adds a waiter to its line, and creates the line if there is none.
-    fn join(&self, lines: &mut Lines, waiter: Waiter, to: &Destination) -> Arc<SharedLine> {
+    fn join(&self, lines: &mut Lines, waiter: Waiter, to: &LineSpec) -> Arc<SharedLine> {
         let line = lines.find(to).unwrap_or_else(|| {
-            let (spec, policy) = (Arc::new(to.line.clone()), waiter.ticket.policy());
-            let inner = Mutex::new(Line::new(Arc::clone(&spec)));
-            let name = spec.counts.first().map_or("", |charge| charge.terms.identity.name);
+            let (spec, policy) = (Arc::new(to.clone()), waiter.ticket.policy());
+            let line = Mutex::new(Line::new(Arc::clone(&spec)));
             let (waking, next_look, changed) = Default::default();
-            let line = SharedLine { spec, line: inner, name, policy, waking, next_look, changed };
-            let line = Arc::new(line);
-            self.has_lines.store(true, Ordering::Relaxed);
-            for charge in &to.line.counts {
+            let line = Arc::new(SharedLine { spec, line, policy, waking, next_look, changed });
+            for charge in &to.counts {
                 lines.by_count.entry(charge.key_id).or_default().push(Arc::clone(&line));
             }
             line
@@ -265,7 +251,7 @@ impl Waiting {
     fn remove_if_empty(&self, line: &Arc<SharedLine>) {
         let mut lines = lock_own(&self.lines);
         let inner = lock(&line.line);
-        if !inner.is_empty() {
+        if !inner.is_deserted() || inner.holds_units() {
             return;
         }
         for charge in &line.spec.counts {
@@ -276,7 +262,6 @@ impl Waiting {
                 }
             }
         }
-        self.has_lines.store(!lines.by_count.is_empty(), Ordering::Relaxed);
     }
 
     /// Records that units were given back to a count, and wakes the lines of the count.
@@ -315,7 +300,7 @@ impl Waiting {
         let all: Vec<_> = lines.by_count.values().flatten().cloned().collect();
         drop(lines);
         for line in all {
-            lock(&line.line).shut_down(&StoreError::ShuttingDown);
+            lock(&line.line).end_all(&StoreError::ShuttingDown, |_| true);
             self.drive(&line);
         }
     }
@@ -327,9 +312,11 @@ impl Waiting {
 
     /// Returns whether all lines would do nothing before the clock of the limiter moves; for tests.
     pub(crate) fn is_idle(&self) -> bool {
-        let lines = lock_own(&self.lines);
-        let mut all = lines.by_count.values().flatten();
-        all.all(|line| line.is_idle(self.now()))
+        let (lines, now) = (lock_own(&self.lines), self.now());
+        lines.by_count.values().flatten().all(|shared| {
+            let line = lock(&shared.line);
+            line.is_idle(now) && !line.has_wakers() && shared.waking.load(Ordering::SeqCst) == 0
+        })
     }
 
     /// Returns the number of lines; for tests.
@@ -363,14 +350,6 @@ struct Place {
     /// `None` if the call does not wait: it was dropped, or rules decide it.
     line: Option<Arc<SharedLine>>,
     ruled: OneOrMany<Ruled>,
-}
-
-/// The line of a call under the rules in force.
-struct Destination {
-    /// The costs of its counts are those of the call.
-    line: LineSpec,
-    /// When the first of the rules ends, by the clock of the limiter.
-    changes_at: Option<u64>,
 }
 
 impl Ticket {
@@ -407,7 +386,7 @@ impl Ticket {
 
     /// Returns the line in which the call waits with these limits. Returns `None` if it does not wait: no limit can
     /// reject it, a rule blocks it for longer, it costs more than a capacity, or the limits have a mistake.
-    fn destination(&self, backend: &Arc<Backend>, ruled: &[Ruled]) -> Option<Destination> {
+    fn destination(&self, backend: &Arc<Backend>, ruled: &[Ruled]) -> Option<LineSpec> {
         let (clock, mut is_blocked) = (backend.clock(), false);
         let (now, rest) = (clock.local(), self.deadline.saturating_sub(clock.steady()));
         let can_reject =
@@ -428,15 +407,12 @@ impl Ticket {
             return None;
         }
         let end = ruled.iter().filter_map(|ruled| ruled.changes_at).min();
-        let line = LineSpec {
+        Some(LineSpec {
             counts: counts.into_iter().map(|count| count.address(backend)).collect(),
             is_shared: backend.is_shared(self.policy().scope),
             is_blocked,
             is_virtual: clock.is_virtual(),
             validity: backend.settings.deadline,
-        };
-        Some(Destination {
-            line,
             changes_at: end.map(|end| clock.steady().saturating_add(end.saturating_sub(now))),
         })
     }

@@ -5,31 +5,26 @@ use std::mem;
 use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::Arc;
 use std::task::{Poll, Waker};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::waiters::{Stage, Waiter};
-use super::{Grant, Line, Now, WakeTimes};
+use super::{Grant, Line, LineSpec, Now, WakeTimes};
 use crate::algorithm::Outcome;
 use crate::key::KeyId;
 use crate::reply::StoreError;
 use crate::store::Reply;
-use crate::waiting::{Destination, Ticket};
+use crate::waiting::Ticket;
 
 impl Line {
     /// Adds a call. If calls that have arrived later are before it, all calls with moments ahead queue again.
-    pub(in crate::waiting) fn enter(&mut self, mut waiter: Waiter, to: &Destination, now: Now) {
+    pub(in crate::waiting) fn enter(&mut self, mut waiter: Waiter, to: &LineSpec, now: Now) {
         let (arrival, deadline) = (waiter.ticket.arrival, waiter.deadline);
         self.change_by(to.changes_at);
-        waiter.costs = to.line.counts.iter().map(|charge| charge.cost).collect();
-        waiter.has_old_rules = false;
+        waiter.costs = to.counts.iter().map(|charge| charge.cost).collect();
         self.waiters.insert(arrival, waiter);
-        if !self.waiters.queued.contains(&arrival) {
-            return;
-        }
-        if arrival < self.last_arrival {
+        if self.waiters.granted.last().is_some_and(|(_, last)| arrival < *last) {
             self.withdraw(now);
         }
-        self.last_arrival = self.last_arrival.max(arrival);
         let earliest = self.earliest_of(arrival);
         if earliest > deadline {
             self.reject(arrival, earliest, now);
@@ -49,16 +44,18 @@ impl Line {
 
     /// Removes a call to which other rules apply now, and wakes it. A call whose turn has come stays.
     pub(in crate::waiting) fn take(&mut self, arrival: u64, now: Now) -> Option<Waiter> {
-        let waiter = self.waiters.get_mut(arrival)?;
-        match waiter.stage() {
+        match self.waiters.get(arrival)?.stage() {
             Stage::Granted(grant) if grant.at <= now.local => {
-                waiter.has_old_rules = true;
-                return None;
+                // If the call does not take its turn, it leaves once its grant has expired.
+                self.change_by(Some(now.local.saturating_add(self.spec.validity_us())));
+                None
             }
-            Stage::Ended(_) => return None,
-            _ => self.wakers.push(waiter.waker.clone()),
+            Stage::Ended(_) => None,
+            Stage::Queued | Stage::Granted(_) | Stage::Asleep => {
+                self.wake(arrival);
+                self.leave(arrival)
+            }
         }
-        self.leave(arrival)
     }
 
     /// Polls a call. The line wakes a pending call when it is decided.
@@ -73,24 +70,22 @@ impl Line {
         let Some(waiter) = self.waiters.get_mut(arrival) else { return Poll::Pending };
         waiter.waker.clone_from(waker);
         waiter.pinged = None;
+        let is_overdue = |due: Instant| now.real >= due + self.spec.validity;
         match waiter.stage() {
-            Stage::Granted(grant) if grant.is_overdue(now, self.spec.validity) => {
-                let overdue = self.take_moment(arrival);
-                self.spares.extend(overdue);
+            Stage::Granted(grant) if grant.due.is_some_and(is_overdue) => {
+                self.give_up(arrival, Stage::Queued);
             }
             Stage::Granted(grant) if grant.at <= now.local => {
                 let taken = self.waiters.remove(arrival).and_then(|(_, it)| it.into_grant());
                 return taken.map_or(Poll::Pending, |grant| Poll::Ready(Ok(grant.into_reply())));
             }
-            Stage::Asleep => drop(self.queue(arrival)),
-            Stage::Queued | Stage::Asked | Stage::Granted(_) | Stage::Ended(_) => {}
+            Stage::Asleep => drop(self.waiters.set(arrival, Stage::Queued)),
+            Stage::Queued | Stage::Granted(_) | Stage::Ended(_) => {}
         }
         self.end_waits(now);
         let has_ended = |waiter: &Waiter| matches!(waiter.stage(), Stage::Ended(_));
-        if !self.waiters.get(arrival).is_some_and(has_ended) {
-            return Poll::Pending;
-        }
-        match self.waiters.remove(arrival) {
+        let ended = self.waiters.get(arrival).is_some_and(has_ended);
+        match ended.then(|| self.waiters.remove(arrival)).flatten() {
             Some((_, Stage::Ended(result))) => Poll::Ready(result),
             _ => Poll::Pending,
         }
@@ -110,15 +105,13 @@ impl Line {
 
     fn end_wait(&mut self, arrival: u64, now: Now) {
         let validity = self.spec.validity_us();
-        let Some(waiter) = self.waiters.get_mut(arrival) else { return };
-        let is_asked = match waiter.stage() {
-            Stage::Queued => false,
-            Stage::Asked => true,
-            Stage::Granted(_) | Stage::Asleep | Stage::Ended(_) => return,
-        };
+        let waiter = self.waiters.get_mut(arrival);
+        let Some(waiter) = waiter.filter(|waiter| waiter.is_queued()) else { return };
         let late_at = *waiter.late_at.get_or_insert(now.local.saturating_add(validity));
         let is_late = now.local >= late_at;
-        if !is_asked && let Some(estimate) = self.estimate() {
+        if !self.is_asking
+            && let Some(estimate) = self.estimate()
+        {
             // If the call may be admitted now, the next reply decides, unless it takes too long.
             // Units in flight that come back later are for the next call.
             let (is_busy, earliest) = (estimate.is_busy, self.earliest_of(arrival));
@@ -142,21 +135,19 @@ impl Line {
         Some(waiter)
     }
 
-    /// Ends all calls with `error`. Their grants go back to the store.
-    pub(in crate::waiting) fn shut_down(&mut self, error: &StoreError) {
-        self.end_all(error, |stage| !matches!(stage, Stage::Ended(_)));
-    }
-
     /// Ends all calls with an error, because nothing drives the line.
     pub(in crate::waiting) fn abandon(&mut self, error: &StoreError) {
         (self.is_asking, self.returning) = (false, 0);
         self.passing.clear();
         self.spares.clear();
-        self.end_all(error, |stage| !matches!(stage, Stage::Granted(_) | Stage::Ended(_)));
+        self.end_all(error, |waiter| waiter.grant().is_none());
     }
 
-    fn end_all(&mut self, error: &StoreError, ends: impl Fn(&Stage) -> bool) {
-        let ending = self.waiters.iter().filter(|(_, waiter)| ends(waiter.stage()));
+    /// Ends the calls that have not ended, and of which `ends` returns `true`, with `error`. Their grants go back to the
+    /// store.
+    pub(in crate::waiting) fn end_all(&mut self, error: &StoreError, ends: fn(&Waiter) -> bool) {
+        let has_ended = |waiter: &Waiter| matches!(waiter.stage(), Stage::Ended(_));
+        let ending = self.waiters.iter().filter(|(_, it)| !has_ended(it) && ends(it));
         for arrival in ending.map(|(arrival, _)| arrival).collect::<Vec<_>>() {
             self.end(arrival, Err(error.clone()));
         }
@@ -164,17 +155,14 @@ impl Line {
 
     /// Ends a call. Its grant, if it has one, goes back.
     pub(super) fn end(&mut self, arrival: u64, result: Result<Reply, StoreError>) {
-        let stage = self.waiters.set(arrival, Stage::Ended(result));
-        self.spares.extend(stage.and_then(Stage::into_grant));
+        self.give_up(arrival, Stage::Ended(result));
         self.wake(arrival);
     }
 
-    /// Puts a call into the queue. Returns the stage at which it was.
-    pub(super) fn queue(&mut self, arrival: u64) -> Option<Stage> {
-        if self.waiters.get(arrival)?.has_old_rules {
-            self.changes_at = Some(0);
-        }
-        self.waiters.set(arrival, Stage::Queued)
+    /// Moves a call to another stage. Its grant, if it has one, goes back.
+    fn give_up(&mut self, arrival: u64, stage: Stage) {
+        let grant = self.waiters.set(arrival, stage);
+        self.spares.extend(grant);
     }
 
     fn wake(&mut self, arrival: u64) {
@@ -193,7 +181,7 @@ impl Line {
     pub(in crate::waiting) fn record_give_back(&mut self, key_id: KeyId) {
         let counts = &self.spec.counts;
         let Some(count) = counts.iter().position(|charge| charge.key_id == key_id) else { return };
-        let is_of_use = self.estimate().is_none_or(|it| it.is_because_of(count));
+        let is_of_use = self.estimate().is_none_or(|it| !it.reply.outcomes[count].is_allowed());
         if !self.is_asking {
             self.has_changed |= is_of_use;
         } else if !self.changed_counts.contains(&count) {
@@ -226,14 +214,8 @@ impl Line {
     pub(super) fn withdraw(&mut self, now: Now) {
         let ahead = self.waiters.granted.range((now.local + 1, 0)..);
         for arrival in ahead.map(|(_, arrival)| *arrival).collect::<Vec<_>>() {
-            let grant = self.take_moment(arrival);
-            self.spares.extend(grant);
+            self.give_up(arrival, Stage::Queued);
         }
-    }
-
-    /// Takes a grant from its call, which queues again.
-    pub(super) fn take_moment(&mut self, arrival: u64) -> Option<Grant> {
-        self.queue(arrival).and_then(Stage::into_grant)
     }
 
     /// Records that a give-back has ended.
@@ -259,7 +241,8 @@ impl Line {
                 self.grant(arrival, grant);
                 return;
             }
-            self.reject_until(arrival, &grant, now);
+            let rejection = grant.rejection(self.retry_until(grant.at, now));
+            self.end(arrival, Ok(rejection));
         }
         self.spares.push(grant);
     }
@@ -273,11 +256,11 @@ impl Line {
     /// Gives a grant to a call, which is woken at its moment. Returns the grant that it had.
     pub(super) fn grant(&mut self, arrival: u64, grant: Grant) -> Option<Grant> {
         let has_come = grant.at <= self.woken;
-        let stage = self.waiters.set(arrival, Stage::Granted(grant));
+        let before = self.waiters.set(arrival, Stage::Granted(grant));
         if has_come {
             self.wake(arrival);
         }
-        stage.and_then(Stage::into_grant)
+        before
     }
 
     /// Passes the grants of calls that do not use them on: all together, so that calls which are dropped together cost
@@ -313,20 +296,18 @@ impl Line {
         let granted = &self.waiters.granted;
         let mut wake =
             WakeTimes { local: granted.range(ahead..).next().map(|it| it.0), real: None };
-        let come = (self.woken.min(now.local) + 1, 0);
-        for arrival in granted.range(come..ahead).map(|it| it.1).collect::<Vec<_>>() {
-            self.wake(arrival);
-        }
-        self.woken = now.local;
+        let turns: Vec<_> = granted.range(..ahead).copied().collect();
+        let woken = mem::replace(&mut self.woken, now.local);
         let mut was_untaken = false;
-        let turns = self.waiters.granted.range(..ahead);
-        for arrival in turns.map(|it| it.1).collect::<Vec<_>>() {
+        for (at, arrival) in turns {
+            if at > woken {
+                self.wake(arrival);
+            }
             let waiter = self.waiters.get_mut(arrival);
             let Some(grant) = waiter.and_then(Waiter::grant_mut) else { continue };
             let end = *grant.due.get_or_insert(now.real) + self.spec.validity;
             if now.real >= end {
-                let stage = self.waiters.set(arrival, Stage::Asleep);
-                self.spares.extend(stage.and_then(Stage::into_grant));
+                self.give_up(arrival, Stage::Asleep);
                 was_untaken = true;
             } else {
                 wake = wake.or_earlier(WakeTimes { local: None, real: Some(end) });
@@ -336,12 +317,6 @@ impl Line {
             self.ping(now);
         }
         wake
-    }
-
-    /// Returns the real time of a moment.
-    pub(super) fn due_of(&self, at: u64, now: Now) -> Option<Instant> {
-        let ahead = Duration::from_micros(at.saturating_sub(now.local));
-        if self.spec.is_virtual { None } else { now.real.checked_add(ahead) }
     }
 
     /// Wakes the first queued calls. The next request leaves out a call that is not polled after that.

@@ -32,9 +32,9 @@ pub(super) use self::requests::Asked;
 use self::requests::{LOOK_AGAIN, PAUSE};
 pub(super) use self::waiters::Waiter;
 use self::waiters::Waiters;
-use crate::algorithm::{Charged, Outcome, Receipt, Reservation, Verdict};
+use crate::algorithm::{Charged, Outcome, Reservation, Verdict};
 use crate::key::KeyId;
-use crate::limit::{Algorithm, Terms};
+use crate::limit::{Algorithm, Name, Terms};
 use crate::one_or_many::OneOrMany;
 use crate::reply::Source;
 use crate::store::{Charge, Reply};
@@ -46,21 +46,18 @@ const LONG_LINE: usize = 1_000;
 pub(super) struct Line {
     spec: Arc<LineSpec>,
     waiters: Waiters,
-    /// How much later the moments of a store are used, because calls with moments of another store are before them.
-    delay: Option<(Source, u64)>,
-    /// The latest arrival of a call that has entered.
-    last_arrival: u64,
     /// The grants of calls that do not use them, before they pass to the calls behind.
     passing: Vec<(u64, Grant)>,
     /// Grants that no call uses. They go back to the store: a moment ahead once no call has a later one.
     spares: Vec<Grant>,
     /// When a call can be admitted that was the first queued one; `None` if the line has not asked since it changed.
     estimate: Option<Estimate>,
-    /// The wait for units in flight.
-    overdue: OverdueWait,
+    /// When the store has rejected the first call for the first time since it has admitted one, if calls in flight hold
+    /// the units; by the clock of the limiter.
+    busy_since: Option<u64>,
     last_request: Option<Now>,
-    /// The time before which no request is made, if the next one must not follow the last one at once.
-    pause_end: Option<Instant>,
+    /// Whether the next request must not follow the last one at once.
+    pauses: bool,
     last_scan: Option<Instant>,
     is_asking: bool,
     /// The number of pending give-backs.
@@ -80,10 +77,10 @@ pub(super) struct Line {
     long: usize,
 }
 
-/// What all calls of a line have in common.
+/// The line of a call under the rules in force: what all calls of a line have in common.
 #[derive(Clone, Default)]
 pub(super) struct LineSpec {
-    /// The counts. In a line, their costs have no meaning.
+    /// The counts. The costs are those of the call, and have no meaning in a line.
     pub(super) counts: OneOrMany<Arc<Charge>>,
     pub(super) is_shared: bool,
     /// Whether rules block the calls, until a time before their waits end. The line then sends no request.
@@ -93,6 +90,8 @@ pub(super) struct LineSpec {
     pub(super) is_virtual: bool,
     /// How long a grant is valid once its moment has come.
     pub(super) validity: Duration,
+    /// When the first rule of a call ends, by the clock of the limiter. A line has a time of its own.
+    pub(super) changes_at: Option<u64>,
 }
 
 /// The next step of the driver of a line.
@@ -103,10 +102,8 @@ pub(super) enum Duty {
     Return(Vec<ReturnedGrant>),
     /// Resolves the rules again, because one of them has ended.
     FollowRules,
-    /// Sleeps until one of these times, or until the line changes.
+    /// Sleeps until one of these times, or until the line changes. Without times, no call waits.
     Sleep(WakeTimes),
-    /// No call waits.
-    Rest,
 }
 
 impl LineSpec {
@@ -128,6 +125,11 @@ impl LineSpec {
         }
     }
 
+    /// Returns the name of the first limit.
+    pub(super) fn name(&self) -> Name {
+        self.counts.first().map_or("", |charge| charge.terms.identity.name)
+    }
+
     fn is_bucket(&self) -> bool {
         self.bucket().is_some()
     }
@@ -140,11 +142,6 @@ impl LineSpec {
 impl Line {
     pub(super) fn new(spec: Arc<LineSpec>) -> Self {
         Self { spec, long: LONG_LINE, ..Self::default() }
-    }
-
-    /// Returns whether the line holds nothing: no call, no grant.
-    pub(super) fn is_empty(&self) -> bool {
-        self.is_deserted() && !self.holds_units()
     }
 
     /// Returns the rejection of the first queued call, if the line has one.
@@ -177,12 +174,9 @@ impl Line {
 
     /// Returns the number of calls if the line has become long, or twice as long as before.
     pub(super) fn outgrown(&mut self) -> Option<usize> {
-        let calls = self.waiters.len();
-        let is_long = calls >= self.long;
-        if is_long {
-            self.long *= 2;
-        }
-        is_long.then_some(calls)
+        let calls = Some(self.waiters.len()).filter(|calls| *calls >= self.long)?;
+        self.long *= 2;
+        Some(calls)
     }
 
     /// Returns whether no call is in the line.
@@ -190,11 +184,17 @@ impl Line {
         self.waiters.len() == 0
     }
 
-    /// Returns the last moment ahead that a call has. Only a bucket has moments: the clock can have stepped back since
-    /// another grant.
+    /// Returns the last moment ahead that a call has.
     fn last_moment(&self, now: Now) -> Option<u64> {
-        let last = self.waiters.granted.last().map(|(at, _)| *at);
-        last.filter(|at| self.spec.is_bucket() && *at > now.local)
+        self.last_ahead(now).map(|(_, grant)| grant.at)
+    }
+
+    /// Returns the call with the last moment ahead, and its grant. Only a bucket has moments: the clock can have stepped
+    /// back since another grant.
+    fn last_ahead(&self, now: Now) -> Option<(u64, &Grant)> {
+        let last = self.waiters.granted.last();
+        let (_, arrival) = *last.filter(|(at, _)| self.spec.is_bucket() && *at > now.local)?;
+        Some((arrival, self.waiters.get(arrival)?.grant()?))
     }
 
     /// Returns whether grants go back now.
@@ -249,7 +249,8 @@ impl Line {
         }
         match self.request_time(now) {
             Some(time) if time.has_come(now) => {
-                if let Some(asked) = self.ask(now) {
+                let replaced = self.replaced(now);
+                if let Some(asked) = self.ask_for(replaced, now) {
                     return Duty::Request(Box::new(asked));
                 }
             }
@@ -257,7 +258,8 @@ impl Line {
             None => {}
         }
         let has_calls = !(self.waiters.queued.is_empty() && self.waiters.granted.is_empty());
-        if has_calls || self.has_spares() { Duty::Sleep(wake) } else { Duty::Rest }
+        let is_over = !has_calls && !self.has_spares();
+        Duty::Sleep(if is_over { WakeTimes::default() } else { wake })
     }
 
     pub(super) fn has_wakers(&self) -> bool {
@@ -306,35 +308,20 @@ impl WakeTimes {
 /// long, up to [`LOOK_AGAIN`]: units that are released often come soon, and no line asks Redis all the time.
 const FIRST_LOOK: u64 = 50_000;
 
-/// The wait of a line since its last admission.
-#[derive(Default)]
-struct OverdueWait {
-    /// When the store has rejected the line for the first time, by the clock of the limiter.
-    since: Option<u64>,
-    /// The number of looks since Redis keeps units for the line.
-    looks: u32,
-}
-
-impl OverdueWait {
-    /// Returns for how long the line has waited; 0 for less than a second.
+impl Line {
+    /// Returns for how long the line has waited for units in flight; 0 for less than a second.
     fn waited(&self, now: u64) -> u64 {
-        let waited = self.since.map_or(0, |since| now.saturating_sub(since));
+        let waited = self.busy_since.map_or(0, |since| now.saturating_sub(since));
         if waited < LOOK_AGAIN { 0 } else { waited }
-    }
-
-    /// Records that the store has admitted a call, or that no call waits for units in flight.
-    fn end(&mut self) {
-        *self = Self::default();
     }
 
     /// Records that a call waits for units in flight. Returns when the line looks again.
     fn next_look(&mut self, now: u64) -> u64 {
-        self.since.get_or_insert(now);
-        if self.waited(now) == 0 {
-            return now.saturating_add(LOOK_AGAIN);
-        }
-        let pause = FIRST_LOOK.checked_shl(self.looks).unwrap_or(LOOK_AGAIN).min(LOOK_AGAIN);
-        self.looks = (self.looks + 1).min(16);
+        self.busy_since.get_or_insert(now);
+        let pause = match self.waited(now) {
+            0 => LOOK_AGAIN,
+            waited => (waited - LOOK_AGAIN + FIRST_LOOK).min(LOOK_AGAIN),
+        };
         now.saturating_add(pause)
     }
 }
@@ -343,13 +330,13 @@ impl OverdueWait {
 #[derive(Clone, Debug)]
 struct Grant {
     costs: OneOrMany<u64>,
-    outcomes: OneOrMany<Outcome>,
-    receipts: OneOrMany<Receipt>,
-    source: Source,
+    reply: Reply,
     /// The moment from which the call can take its turn, by the clock of the limiter.
     at: u64,
     /// The real time of the moment; on a virtual clock, the time at which the line observed that the moment has come.
     due: Option<Instant>,
+    /// By how much `at` is after the moment of the store, because calls with moments of another store are before it.
+    shift: u64,
 }
 
 /// Units that go back: the store that has charged them, and the charge.
@@ -358,8 +345,8 @@ pub(in crate::waiting) type ReturnedGrant = (Source, Arc<Charge>, Charged);
 impl Grant {
     /// Returns the moment that a bucket has reserved; `None` if it has admitted the call at once.
     fn reservation(&self) -> Option<Reservation> {
-        let outcome = self.outcomes.first().filter(|outcome| outcome.retry_us > 0)?;
-        let receipt = *self.receipts.first()?;
+        let outcome = self.reply.outcomes.first().filter(|outcome| outcome.retry_us > 0)?;
+        let receipt = *self.reply.receipts.first()?;
         Some(Reservation { receipt, moment: outcome.clock + outcome.retry_us })
     }
 
@@ -369,59 +356,44 @@ impl Grant {
         self.at <= now.local || last.is_none_or(|last| self.at > last)
     }
 
-    /// Returns whether the call has not taken its turn in time.
-    fn is_overdue(&self, now: Now, validity: Duration) -> bool {
-        self.due.is_some_and(|due| now.real >= due + validity)
-    }
-
     /// Returns the reply to a call for which the grant comes too late.
     fn rejection(&self, retry_us: u64) -> Reply {
-        let outcomes = self.outcomes.iter().map(|outcome| Outcome {
+        let outcomes = self.reply.outcomes.iter().map(|outcome| Outcome {
             verdict: Verdict::Rejected,
             remaining: 0,
             retry_us,
             reset_us: outcome.reset_us.max(retry_us),
             ..*outcome
         });
-        Reply::new(outcomes.collect(), self.source)
+        Reply::new(outcomes.collect(), self.reply.source)
     }
 
     /// Returns the reply to the call that takes its turn.
-    fn into_reply(self) -> Reply {
-        let outcomes = self.outcomes.iter().map(|outcome| Outcome {
-            retry_us: 0,
-            reset_us: outcome.reset_us.saturating_sub(outcome.retry_us),
-            ..*outcome
-        });
-        Reply { receipts: self.receipts, ..Reply::new(outcomes.collect(), self.source) }
+    fn into_reply(mut self) -> Reply {
+        for outcome in &mut self.reply.outcomes {
+            outcome.reset_us = outcome.reset_us.saturating_sub(outcome.retry_us);
+            outcome.retry_us = 0;
+        }
+        self.reply
     }
 }
 
 /// Returns the charges of grants that go back.
 fn returned(counts: &[Arc<Charge>], mut grants: Vec<Grant>) -> Vec<ReturnedGrant> {
     // The last charge first: a bucket gives back a moment as a whole while no later one is reserved.
-    grants.sort_by_key(|grant| Reverse(grant.receipts.first().map(|receipt| receipt.place)));
-    let mut returned: Vec<(Source, usize, Charged, u64)> = Vec::new();
+    grants.sort_by_key(|grant| Reverse(grant.reply.receipts.first().map(|receipt| receipt.place)));
+    let mut returned = Vec::new();
     for grant in grants {
         let reserved = grant.reservation().map(Charged::Reserved);
-        for (index, (cost, receipt)) in grant.costs.iter().zip(&*grant.receipts).enumerate() {
-            if *cost == 0 {
-                continue;
-            }
-            let charged = reserved.unwrap_or(Charged::By(*receipt));
-            // Grants of one request to a window have one receipt, so their units go back together.
-            let mut known = returned.iter_mut().rev().take(counts.len());
-            match known.find(|known| (known.0, known.1, known.2) == (grant.source, index, charged))
-            {
-                Some(known) => known.3 += *cost,
-                None => returned.push((grant.source, index, charged, *cost)),
+        let receipts = &grant.reply.receipts;
+        for ((charge, cost), receipt) in counts.iter().zip(&grant.costs).zip(receipts) {
+            if *cost > 0 {
+                let charged = reserved.unwrap_or(Charged::By(*receipt));
+                returned.push((grant.reply.source, charge.with_cost(*cost), charged));
             }
         }
     }
-    let charge = |(source, index, charged, cost): (_, usize, _, u64)| {
-        (source, counts[index].with_cost(cost), charged)
-    };
-    returned.into_iter().map(charge).collect()
+    returned
 }
 
 /// The rejection of a call that was the first queued one.
@@ -435,8 +407,7 @@ struct Estimate {
     /// The time of the next request, by the clock of the limiter.
     next: u64,
     costs: OneOrMany<u64>,
-    outcomes: OneOrMany<Outcome>,
-    source: Source,
+    reply: Reply,
     received: u64,
     /// Whether the call needs units that calls in flight hold. Their ends are unknown.
     is_busy: bool,
@@ -449,7 +420,7 @@ impl Estimate {
         // The time at which a block ends does not tell how many units the limit has left then.
         let is_only_blocked =
             |outcome: &Outcome| outcome.verdict == Verdict::Blocked { also_limited: false };
-        let is_exact = counts.len() == 1 && !self.outcomes.iter().any(is_only_blocked);
+        let is_exact = counts.len() == 1 && !self.reply.outcomes.iter().any(is_only_blocked);
         let of = |((charge, units), first): ((&Arc<Charge>, &u128), &u64)| {
             least_time(&charge.terms, *first, *units, is_exact)
         };
@@ -457,26 +428,16 @@ impl Estimate {
         self.at.saturating_add(counts.map(of).max().unwrap_or(0))
     }
 
-    /// Returns whether a count, by index, has rejected the call.
-    fn is_because_of(&self, count: usize) -> bool {
-        self.outcomes.get(count).is_some_and(|outcome| !outcome.is_allowed())
-    }
-
-    /// Returns whether a call with these costs cannot be admitted before the first call either.
-    fn holds_for(&self, costs: &[u64]) -> bool {
-        self.costs.iter().zip(costs).all(|(first, cost)| cost >= first)
-    }
-
     /// Returns the rejection of a queued call that can be admitted after `retry` microseconds at the earliest.
     fn rejection(&self, retry: u64, now: u64) -> Reply {
         let passed = now.saturating_sub(self.received);
-        let mut outcomes: Vec<_> = self.outcomes.iter().copied().collect();
-        for outcome in &mut outcomes {
+        let mut reply = self.reply.clone();
+        for outcome in &mut reply.outcomes {
             outcome.retry_us = outcome.retry_us.saturating_sub(passed);
             outcome.reset_us = outcome.reset_us.saturating_sub(passed);
         }
         // The limit that rejects the first call for longest also holds up the calls behind it.
-        let rejecting = outcomes.iter_mut().filter(|outcome| !outcome.is_allowed());
+        let rejecting = reply.outcomes.iter_mut().filter(|outcome| !outcome.is_allowed());
         if let Some(outcome) = rejecting.max_by_key(|outcome| outcome.retry_us) {
             // For calls in flight alone, no time is known.
             if outcome.retry_us > 0 || !self.is_busy {
@@ -484,7 +445,7 @@ impl Estimate {
                 outcome.reset_us = outcome.reset_us.max(outcome.retry_us);
             }
         }
-        Reply::new(outcomes.into(), self.source)
+        reply
     }
 }
 
@@ -520,7 +481,7 @@ mod tests {
     use super::*;
     use crate::key::OwnedKey;
     use crate::limit::{Access, Limit, OnError};
-    use crate::waiting::{Destination, OwnedPart, Ticket};
+    use crate::waiting::{OwnedPart, Ticket};
 
     /// A thread reads the time, another one grants the call later, and wakes it before the line has its waker.
     #[test]
@@ -541,7 +502,7 @@ mod tests {
         let at = |local| Now { local, real: Instant::now() };
         let mut line = Line::new(Arc::new(spec.clone()));
         let waiter = Waiter::new(ticket, OnError::Local);
-        line.enter(waiter, &Destination { line: spec, changes_at: None }, at(99));
+        line.enter(waiter, &spec, at(99));
         let Duty::Request(asked) = line.duty(false, at(100)) else { panic!("it asks") };
         let admitted = Outcome { verdict: Verdict::Admitted, ..Outcome::UNDECIDED };
         line.replied(*asked, Reply::one(admitted, Source::Embedded), at(100));
@@ -552,17 +513,17 @@ mod tests {
 
     #[test]
     fn looks_soon_after_a_second_and_then_ever_more_rarely() {
-        let (mut wait, mut now, mut looks) = (OverdueWait::default(), 7, Vec::new());
-        assert_eq!(wait.waited(now), 0);
+        let (mut line, mut now, mut looks) = (Line::default(), 7, Vec::new());
+        assert_eq!(line.waited(now), 0);
         for _ in 0..8 {
-            let next = wait.next_look(now);
+            let next = line.next_look(now);
             looks.push((next - now) / 1_000);
             now = next;
         }
         assert_eq!(looks, [1_000, 50, 100, 200, 400, 800, 1_000, 1_000]);
-        assert_eq!(wait.waited(now), now - 7);
-        wait.end();
-        assert_eq!(wait.waited(now), 0);
-        assert_eq!(wait.next_look(now), now + LOOK_AGAIN);
+        assert_eq!(line.waited(now), now - 7);
+        line.busy_since = None;
+        assert_eq!(line.waited(now), 0);
+        assert_eq!(line.next_look(now), now + LOOK_AGAIN);
     }
 }

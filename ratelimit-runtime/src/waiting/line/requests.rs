@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::waiters::{Stage, Waiter};
+use super::waiters::Stage;
 use super::{Estimate, Grant, Line, Now, WakeTimes};
 use crate::algorithm::{Op, Outcome, Verdict};
 use crate::limit::OnError;
@@ -40,12 +40,12 @@ impl Line {
     /// rejected.
     pub(in crate::waiting) fn replied(&mut self, asked: Asked, reply: Reply, now: Now) {
         let Asked { request, calls, replaced } = asked;
-        self.end_request(&calls);
+        self.is_asking = false;
         let Reply { outcomes, receipts, source, .. } = reply;
         self.apply_changed_counts(&outcomes);
         if outcomes.is_empty() {
             // Another process has reserved a later moment, so the first call keeps its own.
-            self.pause_if(true);
+            self.pauses = true;
             return self.restore(&calls, replaced);
         }
         if outcomes.iter().any(Outcome::is_blocked) {
@@ -66,19 +66,21 @@ impl Line {
             }
             granted += 1;
             let moment = self.moment_of(outcomes, now);
-            let at = moment.saturating_add(self.delay_of(source, moment, now)).max(last);
+            let shift = self.shift_of(source, moment, now);
+            let at = moment.saturating_add(shift).max(last);
             last = if self.spec.is_bucket() { at } else { last };
-            let due = self.due_of(at, now);
+            let ahead = Duration::from_micros(at.saturating_sub(now.local));
+            let due = if self.spec.is_virtual { None } else { now.real.checked_add(ahead) };
             let receipts = receipts.next().unwrap_or(&[]).to_vec().into();
-            let (costs, outcomes) = (costs.clone(), outcomes.to_vec().into());
-            let grant = Grant { costs, outcomes, receipts, source, at, due };
+            let reply = Reply { receipts, ..Reply::new(outcomes.to_vec().into(), source) };
+            let grant = Grant { costs: costs.clone(), reply, at, due, shift };
             self.assign(*arrival, grant, delay, now);
         }
         let is_ahead = self.last_moment(now).is_some();
-        self.pause_if(granted == 0 || is_ahead || rejected.is_some());
+        self.pauses = granted == 0 || is_ahead || rejected.is_some();
         self.estimate = None;
         if granted > 0 || !rejected.is_some_and(|(_, outcomes)| self.is_busy(outcomes)) {
-            self.overdue.end();
+            self.busy_since = None;
         }
         if let Some((arrival, outcomes)) = rejected {
             if outcomes.iter().any(Outcome::is_blocked) {
@@ -88,14 +90,13 @@ impl Line {
             if self.waiters.first() == Some(arrival) {
                 let is_busy = self.is_busy(outcomes);
                 // The end of a call in flight wakes the line.
-                let next = if is_busy { self.overdue.next_look(now.local) } else { at };
+                let next = if is_busy { self.next_look(now.local) } else { at };
                 self.estimate = self.waiters.costs_of(arrival).map(|costs| Estimate {
                     of: arrival,
                     at,
                     next: self.next_after(next, now),
                     costs: costs.clone(),
-                    outcomes: outcomes.to_vec().into(),
-                    source,
+                    reply: Reply::new(outcomes.to_vec().into(), source),
                     received: now.local,
                     is_busy,
                 });
@@ -112,21 +113,16 @@ impl Line {
         error: &StoreError,
         now: Now,
     ) -> Option<Asked> {
-        self.end_request(&asked.calls);
+        self.is_asking = false;
         self.apply_changed_counts(&[]);
         // If the request may have been executed, the first call may have another moment.
         let replaced = asked.replaced.take();
         if matches!(error, StoreError::CircuitOpen { .. } | StoreError::Overloaded { .. }) {
             self.restore(&asked.calls, replaced);
         }
-        self.pause_if(true);
+        self.pauses = true;
         // The others then fall back by themselves.
-        let is_local = |waiter: &Waiter| waiter.on_error == OnError::Local;
-        for arrival in self.waiters.queued.iter().copied().collect::<Vec<_>>() {
-            if !self.waiters.get(arrival).is_some_and(is_local) {
-                self.end(arrival, Err(error.clone()));
-            }
-        }
+        self.end_all(error, |it| it.is_queued() && it.on_error != OnError::Local);
         let is_left = !self.waiters.queued.is_empty();
         if is_left { self.ask_for(None, now) } else { None }
     }
@@ -144,18 +140,16 @@ impl Line {
     /// Returns the call that reserves its moment again, because units were given back, or another process may have
     /// given units back or blocked the key: the last one with a moment, if that was more than a second ahead when the
     /// line last asked.
-    fn replaced(&self, now: Now) -> Option<u64> {
+    pub(super) fn replaced(&self, now: Now) -> Option<u64> {
         let is_due = self.has_changed || self.looks_again().is_some_and(|at| now.local >= at);
         self.far_call(now).filter(|_| is_due)
     }
 
     /// Returns the call whose moment is farther ahead than a line reserves others, if this process does not decide it.
     fn far_call(&self, now: Now) -> Option<u64> {
-        let near = self.last_request?.local.saturating_add(RESERVED_AHEAD).max(now.local);
-        let last = self.waiters.granted.last();
-        let (_, arrival) = *last.filter(|(at, _)| self.spec.is_bucket() && *at > near)?;
-        let grant = self.waiters.get(arrival).and_then(Waiter::grant)?;
-        (grant.source != Source::Fallback).then_some(arrival)
+        let near = self.last_request?.local.saturating_add(RESERVED_AHEAD);
+        let (arrival, grant) = self.last_ahead(now).filter(|(_, grant)| grant.at > near)?;
+        (grant.reply.source != Source::Fallback).then_some(arrival)
     }
 
     /// Returns the time of the next request; `None` if the line needs none.
@@ -170,7 +164,8 @@ impl Line {
             let at = again.filter(|_| self.far_call(now).is_some());
             return at.map(|at| WakeTimes { local: Some(at), real: None });
         }
-        let earliest = self.pause_end.unwrap_or(now.real);
+        let pauses = self.last_request.filter(|_| self.spec.is_shared && self.pauses);
+        let earliest = pauses.map_or(now.real, |last| last.real + PAUSE);
         match self.estimate() {
             Some(estimate) if !replaces && !self.has_changed && now.local < estimate.next => {
                 let next = again.into_iter().fold(estimate.next, u64::min);
@@ -180,52 +175,36 @@ impl Line {
         }
     }
 
-    /// Makes the next request to a shared store a little later than the last one, if it `pauses`.
-    fn pause_if(&mut self, pauses: bool) {
-        let last = self.last_request.filter(|_| self.spec.is_shared && pauses);
-        self.pause_end = last.map(|last| last.real + PAUSE);
-    }
-
     /// Returns when the line asks at the latest, by the clock of the limiter.
     fn looks_again(&self) -> Option<u64> {
         let last = self.last_request.filter(|_| self.spec.is_shared)?;
         Some(last.local.saturating_add(LOOK_AGAIN))
     }
 
-    /// Creates the next request: asks for the first queued calls.
-    pub(super) fn ask(&mut self, now: Now) -> Option<Asked> {
-        let replaced = self.replaced(now);
-        self.ask_for(replaced, now)
-    }
-
-    /// Creates a request. `replaced` is the call that gives up its moment for an earlier one.
-    fn ask_for(&mut self, replaced: Option<u64>, now: Now) -> Option<Asked> {
+    /// Creates a request for the first queued calls. `replaced` is the call that gives up its moment for an earlier one.
+    pub(super) fn ask_for(&mut self, replaced: Option<u64>, now: Now) -> Option<Asked> {
         self.put_pinged_to_sleep(now);
-        let replaced = replaced.and_then(|arrival| Some((arrival, self.take_moment(arrival)?)));
-        let first = replaced.as_ref().map(|(arrival, _)| *arrival);
-        let behind = self.waiters.queued.iter().copied().filter(|arrival| Some(*arrival) != first);
-        let calls: Vec<u64> = first.into_iter().chain(behind).take(MAX_CALLS).collect();
-        let has_moments = first.is_none() && self.last_moment(now).is_some();
+        let given_up = replaced.and_then(|arrival| self.waiters.set(arrival, Stage::Queued));
+        let queued = self.waiters.queued.iter().copied();
+        let behind = queued.filter(|arrival| Some(*arrival) != replaced);
+        let calls: Vec<u64> = replaced.into_iter().chain(behind).take(MAX_CALLS).collect();
+        let has_moments = replaced.is_none() && self.last_moment(now).is_some();
         let (runs, calls) = self.runs(calls, has_moments, now);
         if runs.is_empty() {
             self.has_changed = false;
             return None;
         }
-        for arrival in &calls {
-            self.waiters.set(*arrival, Stage::Asked);
-        }
         (self.is_asking, self.has_changed) = (true, false);
         self.last_request = Some(now);
-        let replaced = replaced.map(|(_, grant)| grant);
         let request = Calls {
             op: Op::ACQUIRE,
             charges: self.spec.counts.clone(),
             runs: runs.into(),
-            replaces: replaced.as_ref().and_then(Grant::reservation),
+            replaces: given_up.as_ref().and_then(Grant::reservation),
             is_mixed: false,
-            waited_us: self.overdue.waited(now.local),
+            waited_us: self.waited(now.local),
         };
-        Some(Asked { request, calls, replaced })
+        Some(Asked { request, calls, replaced: given_up })
     }
 
     /// Groups calls of windows by equal costs. Returns the runs, and the calls that are in them. `has_moments` says
@@ -259,16 +238,6 @@ impl Line {
         self.spec.counts.iter().zip(outcomes).any(is_busy)
     }
 
-    fn end_request(&mut self, calls: &[u64]) {
-        self.is_asking = false;
-        for arrival in calls {
-            let stage = self.waiters.get(*arrival).map(Waiter::stage);
-            if matches!(stage, Some(Stage::Asked)) {
-                self.waiters.set(*arrival, Stage::Queued);
-            }
-        }
-    }
-
     /// Returns the moment of an admitted call, or the time at which a rejected call can be admitted.
     fn moment_of(&self, outcomes: &[Outcome], now: Now) -> u64 {
         // A virtual clock may have moved since the decision, so the time of the decision counts. The other stores have
@@ -281,27 +250,14 @@ impl Line {
     }
 
     /// Returns how much later the moments of `source` are used. While Redis is down, the process reserves moments from
-    /// now on, but the calls before them still wait for moments of Redis. Without a delay, all moments up to then would
+    /// now on, but the calls before them still wait for moments of Redis. Without a shift, all moments up to then would
     /// be used at once.
-    fn delay_of(&mut self, source: Source, moment: u64, now: Now) -> u64 {
-        let last = self.waiters.granted.last();
-        let last = last.filter(|(at, _)| self.spec.is_bucket() && *at > now.local);
-        let Some((last, arrival)) = last.copied() else {
-            self.delay = None;
-            return 0;
-        };
-        if let Some((delayed, delay)) = self.delay
-            && delayed == source
-        {
-            return delay;
+    fn shift_of(&self, source: Source, moment: u64, now: Now) -> u64 {
+        match self.last_ahead(now) {
+            Some((_, last)) if last.reply.source == source => last.shift,
+            Some((_, last)) => last.at.saturating_sub(moment),
+            None => 0,
         }
-        let before = self.waiters.get(arrival).and_then(Waiter::grant);
-        if before.is_none_or(|grant| grant.source == source) {
-            return 0;
-        }
-        let delay = last.saturating_sub(moment);
-        self.delay = Some((source, delay));
-        delay
     }
 
     /// Returns the time of the next request after the store has rejected the first queued call until `at`.
@@ -314,14 +270,8 @@ impl Line {
 }
 
 impl Line {
-    /// Rejects a call until the moment of a grant that comes too late for it.
-    pub(super) fn reject_until(&mut self, arrival: u64, grant: &Grant, now: Now) {
-        let reply = grant.rejection(self.retry_until(grant.at, now));
-        self.end(arrival, Ok(reply));
-    }
-
     /// Returns the `retry_after` of a call that can be admitted at `earliest`, in microseconds.
-    fn retry_until(&self, earliest: u64, now: Now) -> u64 {
+    pub(super) fn retry_until(&self, earliest: u64, now: Now) -> u64 {
         let shortest = if self.spec.is_shared { PAUSE } else { Duration::from_millis(1) };
         earliest.saturating_sub(now.local).max(shortest.as_micros() as u64)
     }
@@ -347,7 +297,8 @@ impl Line {
         for arrival in &self.waiters.queued {
             let Some(waiter) = self.waiters.get(*arrival) else { continue };
             // Once the first call is rejected, a call with a lower cost may be admitted earlier than the first call.
-            if is_first_late && !estimate.holds_for(&waiter.costs) {
+            let mut costs = estimate.costs.iter().zip(&*waiter.costs);
+            if is_first_late && costs.any(|(first, cost)| cost < first) {
                 break;
             }
             add_units(&mut units, &waiter.costs);

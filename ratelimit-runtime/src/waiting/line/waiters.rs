@@ -1,4 +1,4 @@
-//! The calls of a line, each at its stage. Only [`Waiters::set`] moves a call to another stage, so the orders of the
+//! The calls of a line, each at its stage. Only [`Waiters::replace`] moves a call to another stage, so the orders of the
 //! calls always agree with their stages.
 
 use std::collections::{BTreeSet, HashMap};
@@ -38,16 +38,13 @@ pub(in crate::waiting) struct Waiter {
     pub(super) waker: Waker,
     /// The time of a wake-up after which the call was not polled yet.
     pub(super) pinged: Option<Instant>,
-    /// Whether rules have changed after its turn had come. Without its grant, the call leaves the line.
-    pub(super) has_old_rules: bool,
     stage: Stage,
 }
 
 #[derive(Debug)]
 pub(super) enum Stage {
+    /// It is part of the pending request, or of a later one.
     Queued,
-    /// The call is part of the pending request. It is queued as well.
-    Asked,
     Granted(Grant),
     /// The call was not polled when its turn came. It queues again when it is polled.
     Asleep,
@@ -77,25 +74,25 @@ impl Waiters {
         self.queued.first().copied()
     }
 
-    /// Adds a call at its stage.
-    pub(super) fn insert(&mut self, arrival: u64, mut waiter: Waiter) {
-        let stage = mem::replace(&mut waiter.stage, Stage::Asleep);
+    /// Queues a call.
+    pub(super) fn insert(&mut self, arrival: u64, waiter: Waiter) {
         self.by_arrival.insert(arrival, waiter);
-        self.set(arrival, stage);
+        self.set(arrival, Stage::Queued);
     }
 
-    /// Removes a call. Returns it, and the stage at which it was. It is queued again, or asleep, where it is added.
+    /// Removes a call. Returns it, and the stage at which it was.
     pub(super) fn remove(&mut self, arrival: u64) -> Option<(Waiter, Stage)> {
-        let stage = self.set(arrival, Stage::Asleep)?;
-        let mut waiter = self.by_arrival.remove(&arrival)?;
-        if !matches!(stage, Stage::Asleep) {
-            waiter.stage = Stage::Queued;
-        }
-        Some((waiter, stage))
+        let stage = self.replace(arrival, Stage::Asleep)?;
+        Some((self.by_arrival.remove(&arrival)?, stage))
+    }
+
+    /// Moves a call to a stage. Returns the grant that it had.
+    pub(super) fn set(&mut self, arrival: u64, stage: Stage) -> Option<Grant> {
+        self.replace(arrival, stage).and_then(Stage::into_grant)
     }
 
     /// Moves a call to a stage. Returns the one at which it was; `None` if it is not in the line.
-    pub(super) fn set(&mut self, arrival: u64, stage: Stage) -> Option<Stage> {
+    fn replace(&mut self, arrival: u64, stage: Stage) -> Option<Stage> {
         let waiter = self.by_arrival.get_mut(&arrival)?;
         let was_queued = waiter.is_queued();
         let was = mem::replace(&mut waiter.stage, stage);
@@ -135,8 +132,7 @@ impl Waiter {
             on_error,
             waker: Waker::noop().clone(),
             pinged: None,
-            has_old_rules: false,
-            stage: Stage::Queued,
+            stage: Stage::Asleep,
         }
     }
 
@@ -144,8 +140,8 @@ impl Waiter {
         &self.stage
     }
 
-    fn is_queued(&self) -> bool {
-        matches!(self.stage, Stage::Queued | Stage::Asked)
+    pub(super) fn is_queued(&self) -> bool {
+        matches!(self.stage, Stage::Queued)
     }
 
     pub(super) fn grant(&self) -> Option<&Grant> {
