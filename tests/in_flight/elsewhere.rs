@@ -14,8 +14,7 @@ const ONE: Limit = Limit::in_flight("one", 1).hold(Duration::from_secs(3_600));
 const RATE: Limit = Limit::fixed("rate", 3, DAY);
 
 fn process(url: &str) -> RateLimiter {
-    let builder = RateLimiter::builder().redis(url).deadline(SECOND);
-    builder.build().expect("valid")
+    RateLimiter::builder().redis(url).deadline(SECOND).build().expect("valid")
 }
 
 async fn acquire_soon(limiter: &RateLimiter) -> Permit {
@@ -75,33 +74,29 @@ async fn an_aborted_call_frees_no_slot_of_another() {
 async fn thousands_of_counts_keep_their_slots() {
     let (cluster, server) = (Cluster::start(0), Server::start());
     for (url, count) in [(cluster.url(), 3_000), (server.url.clone(), 500)] {
-        keep_slots(&url, count).await;
+        let (limiter, other) = (process(&url), process(&url));
+        let limit = ONE.hold(2 * SECOND);
+        let mut permits = Vec::new();
+        for keys in (0..count).collect::<Vec<_>>().chunks(100) {
+            let calls = keys.iter().map(|key| limiter.acquire(&limit, key, 1));
+            permits.extend(join_all(calls).await.into_iter().map(|it| it.expect("admitted")));
+        }
+        let started = Instant::now();
+        while started.elapsed() < 5 * SECOND {
+            let lost = permits.iter().filter(|permit| permit.is_lost()).count();
+            assert_eq!(lost, 0, "after {:?}", started.elapsed());
+            sleep(SECOND / 4).await;
+        }
+        for key in (0..count).step_by(100) {
+            other.acquire(&limit, key, 1).await.expect_err("Redis counts it");
+        }
+        let released = Instant::now();
+        drop(permits);
+        let mut waits = Vec::new();
+        for key in (0..count).step_by(100) {
+            while other.acquire(&limit, key, 1).await.is_err() {}
+            waits.push(released.elapsed());
+        }
+        assert!(waits[0] < SECOND, "{:?}", waits[0]);
     }
-}
-
-async fn keep_slots(url: &str, count: u64) {
-    let (limiter, other) = (process(url), process(url));
-    let limit = ONE.hold(2 * SECOND);
-    let mut permits = Vec::new();
-    for keys in (0..count).collect::<Vec<_>>().chunks(100) {
-        let calls = keys.iter().map(|key| limiter.acquire(&limit, key, 1));
-        permits.extend(join_all(calls).await.into_iter().map(|it| it.expect("admitted")));
-    }
-    let started = Instant::now();
-    while started.elapsed() < 5 * SECOND {
-        let lost = permits.iter().filter(|permit| permit.is_lost()).count();
-        assert_eq!(lost, 0, "after {:?}", started.elapsed());
-        sleep(SECOND / 4).await;
-    }
-    for key in (0..count).step_by(100) {
-        other.acquire(&limit, key, 1).await.expect_err("Redis counts it");
-    }
-    let released = Instant::now();
-    drop(permits);
-    let mut waits = Vec::new();
-    for key in (0..count).step_by(100) {
-        while other.acquire(&limit, key, 1).await.is_err() {}
-        waits.push(released.elapsed());
-    }
-    assert!(waits[0] < SECOND, "{:?}", waits[0]);
 }

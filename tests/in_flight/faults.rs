@@ -5,9 +5,7 @@ use std::time::{Duration, Instant};
 
 use futures::future::join_all;
 use futures::poll;
-use ratelimit_runtime::{
-    Builder, Limit, OnError, Permit, RateLimiter, Rejection, Rule, Source, rate_limit,
-};
+use ratelimit_runtime::{Limit, OnError, Permit, RateLimiter, Rejection, Rule, Source, rate_limit};
 use redis::Commands;
 use support::limits::{SECOND, ruled};
 use support::proxy::{Network, Proxy};
@@ -15,19 +13,10 @@ use support::server::Server;
 use support::wait::{wait_for, wait_until};
 use tokio::time::{sleep, timeout};
 
-use crate::assert_busy;
+use crate::{assert_busy, process};
 
 const HOLD: Duration = Duration::from_secs(2);
 const TWO: Limit = Limit::in_flight("two", 2).hold(HOLD);
-
-fn at(port: u16) -> Builder {
-    let builder = RateLimiter::builder().redis(format!("redis://127.0.0.1:{port}"));
-    builder.on_error(OnError::Deny).deadline(SECOND / 2)
-}
-
-fn process(server: &Server) -> RateLimiter {
-    at(server.port()).build().expect("valid")
-}
 
 async fn acquire(limiter: &RateLimiter, limit: &Limit) -> Result<Permit, Rejection> {
     limiter.acquire(limit, "key", 1).await
@@ -77,7 +66,8 @@ async fn processes_share_a_count_and_hear_of_releases() {
 async fn a_process_that_is_cut_off_loses_its_units_before_another_has_them() {
     let server = Server::start();
     let proxy = Proxy::start(server.port(), Duration::ZERO);
-    let cut_off = at(proxy.port).build().expect("valid");
+    let cut_off =
+        proxy.builder().on_error(OnError::Deny).deadline(SECOND / 2).build().expect("valid");
     let other = process(&server);
     let first = acquire(&cut_off, &TWO).await.expect("admitted");
     let second = acquire(&cut_off, &TWO).await.expect("admitted");
@@ -102,23 +92,6 @@ async fn a_process_that_is_cut_off_loses_its_units_before_another_has_them() {
 }
 
 #[tokio::test]
-async fn a_server_that_lost_its_memory_hears_what_runs() {
-    let server = Server::start();
-    let (one, other) = (process(&server), process(&server));
-    let permit = acquire(&one, &TWO).await.expect("admitted");
-    redis::cmd("FLUSHALL").exec(&mut server.connection()).expect("FLUSHALL");
-    sleep(HOLD).await;
-    assert!(!permit.is_lost());
-    wait_until_counted(&other, &TWO, 1, Duration::ZERO).await;
-    // Its own calls tell as well.
-    redis::cmd("FLUSHALL").exec(&mut server.connection()).expect("FLUSHALL");
-    let second = acquire(&one, &TWO).await.expect("admitted");
-    assert_busy(&acquire(&other, &TWO).await.expect_err("busy"), 2);
-    drop((permit, second));
-    wait_until_counted(&other, &TWO, 0, SECOND).await;
-}
-
-#[tokio::test]
 async fn a_reset_loses_the_units_of_every_process() {
     let server = Server::start();
     let (one, other) = (process(&server), process(&server));
@@ -135,28 +108,6 @@ async fn a_reset_loses_the_units_of_every_process() {
     assert!(both.iter().flatten().all(|permit| !permit.is_lost()));
 }
 
-/// Calls that a fallback admits count in Redis once it is back, also above the limit.
-#[tokio::test]
-async fn calls_of_an_outage_are_counted_once_redis_is_back() {
-    let server = Server::start();
-    let proxy = Proxy::start(server.port(), Duration::ZERO);
-    let builder = at(proxy.port).on_error(OnError::Local);
-    let limiter = builder.deadline(Duration::from_millis(100)).build().expect("valid");
-    let other = process(&server);
-    let held = acquire(&other, &TWO).await.expect("admitted");
-    let before = acquire(&limiter, &TWO).await.expect("admitted");
-    proxy.set(Network::Cut);
-    let local = [acquire(&limiter, &TWO).await, acquire(&limiter, &TWO).await];
-    let local = local.map(|permit| permit.expect("admitted"));
-    assert!(local.iter().all(|permit| permit.decision().source == Source::Fallback));
-    assert_busy(&acquire(&limiter, &TWO).await.expect_err("busy"), 2);
-    proxy.set(Network::Up);
-    let many = TWO.try_amounts(10, None).expect("valid");
-    wait_until_counted(&other, &many, 4, 10 * SECOND).await;
-    drop((local, held, before));
-    wait_until_counted(&other, &many, 0, 10 * SECOND).await;
-}
-
 /// In less time than a heartbeat of a long hold takes. A process knows at once of its own reset, so it keeps what its
 /// fallback admits afterwards.
 #[tokio::test]
@@ -164,7 +115,8 @@ async fn calls_of_an_outage_that_another_limit_has_found_are_counted_at_once() {
     for resets in [false, true] {
         let server = Server::start();
         let proxy = Proxy::start(server.port(), Duration::ZERO);
-        let limiter = at(proxy.port).on_error(OnError::Local).build().expect("valid");
+        let limiter =
+            proxy.builder().on_error(OnError::Local).deadline(SECOND / 2).build().expect("valid");
         let long = TWO.hold(300 * SECOND);
         let before = acquire(&limiter, &long).await.expect("admitted");
         if resets {

@@ -19,7 +19,7 @@ mod waits;
 use std::time::Duration;
 
 use ratelimit_runtime::{Clock, Limit, Permit, RateLimiter, Rejection, VirtualClock};
-use support::limits::MINUTE;
+use support::limits::{MINUTE, SECOND};
 use support::server::Server;
 
 const HOLD: Duration = Duration::from_secs(3_600);
@@ -59,6 +59,11 @@ impl TestLimiter {
     async fn assert_busy(&self, limit: &Limit, in_flight: u64) {
         assert_busy(&self.acquire(limit, 1).await.expect_err("busy"), in_flight);
     }
+}
+
+/// Returns a limiter on the real clock, as another process has it.
+fn process(server: &Server) -> RateLimiter {
+    server.builder().deadline(SECOND).build().expect("valid")
 }
 
 fn assert_busy(rejection: &Rejection, units: u64) {

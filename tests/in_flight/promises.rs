@@ -1,19 +1,17 @@
 //! What admits, rejects and frees.
 
 use std::ops::Range;
-use std::time::Duration;
 
 use futures::future::join_all;
 use ratelimit_runtime::{Limit, Mistake, Part, Permit, RateLimiter, Rejection, Rule, RuleSet};
 use support::limits::{MINUTE, ruled};
+use support::on_both_stores;
 use support::server::Server;
 
 use crate::{HOLD, TWO, TestLimiter, assert_busy};
 
-#[tokio::test]
-async fn a_call_holds_its_units_until_its_permit_ends_in_any_way() {
-    let server = Server::start();
-    for test in TestLimiter::each(&server) {
+on_both_stores! {
+    async fn a_call_holds_its_units_until_its_permit_ends_in_any_way(test: TestLimiter) {
         let first = test.admit(&TWO, 1).await;
         assert_eq!(first.decision().remaining, 1);
         let ways: [fn(Permit); 6] = [
@@ -34,13 +32,9 @@ async fn a_call_holds_its_units_until_its_permit_ends_in_any_way() {
         drop(first);
         assert_eq!(test.in_flight(&TWO).await, 0);
     }
-}
 
-#[tokio::test]
-async fn checks_of_calls_in_flight_are_refused() {
-    const RATE: Limit = Limit::sliding("rate", 5, MINUTE);
-    let server = Server::start();
-    for test in TestLimiter::each(&server) {
+    async fn checks_of_calls_in_flight_are_refused(test: TestLimiter) {
+        const RATE: Limit = Limit::sliding("rate", 5, MINUTE);
         let limiter = &test.limiter;
         let both = [Part::new(&RATE, &"key", 1), Part::new(&TWO, &"key", 1)];
         for rules in [RuleSet::new(), ruled("two", Rule::new().in_flight(3))] {
@@ -60,6 +54,65 @@ async fn checks_of_calls_in_flight_are_refused() {
         }
         assert_eq!(test.in_flight(&TWO).await, 0);
         assert_eq!(limiter.peek(&RATE, "key", 1).await.expect("admitted").remaining, 5);
+    }
+
+    async fn parts_of_one_count_are_freed_one_by_one(test: TestLimiter) {
+        let parts = [Part::new(&TWO, &"key", 1), Part::new(&TWO, &"key", 1)];
+        let mut permits = test.limiter.acquire_all(&parts).await.expect("admitted");
+        test.assert_busy(&TWO, 2).await;
+        for left in [1, 0] {
+            permits.pop();
+            // While a statement is pending, a peek tells what the store has.
+            test.limiter.flush().await.expect("stated");
+            assert_eq!(test.in_flight(&TWO).await, left);
+        }
+    }
+
+    async fn rules_and_amounts_change_how_many_run(test: TestLimiter) {
+        let limiter = &test.limiter;
+        let set = |rule: Rule| limiter.set_rules(ruled("two", rule)).expect("valid");
+        set(Rule::new().in_flight(3));
+        let mut running = join_all([1; 3].map(|cost| test.admit(&TWO, cost))).await;
+        assert_busy(&test.acquire(&TWO, 1).await.expect_err("busy"), 3);
+        // Lowered below those that run: nobody is evicted, and nobody is admitted.
+        set(Rule::new().in_flight(1));
+        for left in [2, 1] {
+            running.pop();
+            test.acquire(&TWO, 1).await.expect_err("busy");
+            assert_eq!(running.len(), left);
+        }
+        running.pop();
+        drop(test.admit(&TWO, 1).await);
+        // The rules of rates are for rates.
+        set(Rule::new().threshold(50).burst(9));
+        let both = [test.admit(&TWO, 1).await, test.admit(&TWO, 1).await];
+        test.assert_busy(&TWO, 2).await;
+        // Exempt, and rejected by a shadow: they run, and hold nothing.
+        set(Rule::new().exempt(true));
+        let exempt = test.admit(&TWO, 1).await;
+        set(Rule::new().shadow(true));
+        let shadow = test.admit(&TWO, 1).await;
+        assert!(!shadow.decision().allowed);
+        set(Rule::new());
+        drop((exempt, shadow));
+        test.assert_busy(&TWO, 2).await;
+        drop(both);
+        set(Rule::new().blocked(true));
+        let blocked = test.acquire(&TWO, 1).await.expect_err("blocked");
+        assert!(matches!(blocked, Rejection::Blocked { .. }), "{blocked:?}");
+        set(Rule::new());
+        // Amounts of the call, on the same count.
+        let wide = TWO.try_amounts(4, None).expect("valid");
+        let running = [test.admit(&TWO, 2).await, test.admit(&wide, 2).await];
+        assert_busy(&test.acquire(&wide, 1).await.expect_err("busy"), 4);
+        drop(running);
+        assert_eq!(test.in_flight(&TWO).await, 0);
+        // What a shadow admits holds units like any other call.
+        let shadow = TWO.shadow(true);
+        let held = test.admit(&shadow, 1).await;
+        assert_eq!(test.in_flight(&TWO).await, 1);
+        drop(held);
+        assert_eq!(test.in_flight(&TWO).await, 0);
     }
 }
 
@@ -153,88 +206,17 @@ async fn a_foreign_value_fails_no_call_that_shares_its_script() {
 }
 
 #[tokio::test]
-async fn parts_of_one_count_are_freed_one_by_one() {
-    let server = Server::start();
-    for test in TestLimiter::each(&server) {
-        let parts = [Part::new(&TWO, &"key", 1), Part::new(&TWO, &"key", 1)];
-        let mut permits = test.limiter.acquire_all(&parts).await.expect("admitted");
-        test.assert_busy(&TWO, 2).await;
-        for left in [1, 0] {
-            permits.pop();
-            // While a statement is pending, a peek tells what the store has.
-            test.limiter.flush().await.expect("stated");
-            assert_eq!(test.in_flight(&TWO).await, left);
-        }
-    }
-}
-
-#[tokio::test]
-async fn rules_and_amounts_change_how_many_run() {
-    let server = Server::start();
-    for test in TestLimiter::each(&server) {
-        let limiter = &test.limiter;
-        let set = |rule: Rule| limiter.set_rules(ruled("two", rule)).expect("valid");
-        set(Rule::new().in_flight(3));
-        let mut running = join_all([1; 3].map(|cost| test.admit(&TWO, cost))).await;
-        assert_busy(&test.acquire(&TWO, 1).await.expect_err("busy"), 3);
-        // Lowered below those that run: nobody is evicted, and nobody is admitted.
-        set(Rule::new().in_flight(1));
-        for left in [2, 1] {
-            running.pop();
-            test.acquire(&TWO, 1).await.expect_err("busy");
-            assert_eq!(running.len(), left);
-        }
-        running.pop();
-        drop(test.admit(&TWO, 1).await);
-        // The rules of rates are for rates.
-        set(Rule::new().threshold(50).burst(9));
-        let both = [test.admit(&TWO, 1).await, test.admit(&TWO, 1).await];
-        test.assert_busy(&TWO, 2).await;
-        // Exempt, and rejected by a shadow: they run, and hold nothing.
-        set(Rule::new().exempt(true));
-        let exempt = test.admit(&TWO, 1).await;
-        set(Rule::new().shadow(true));
-        let shadow = test.admit(&TWO, 1).await;
-        assert!(!shadow.decision().allowed);
-        set(Rule::new());
-        drop((exempt, shadow));
-        test.assert_busy(&TWO, 2).await;
-        drop(both);
-        set(Rule::new().blocked(true));
-        let blocked = test.acquire(&TWO, 1).await.expect_err("blocked");
-        assert!(matches!(blocked, Rejection::Blocked { .. }), "{blocked:?}");
-        set(Rule::new());
-        // Amounts of the call, on the same count.
-        let wide = TWO.try_amounts(4, None).expect("valid");
-        let running = [test.admit(&TWO, 2).await, test.admit(&wide, 2).await];
-        assert_busy(&test.acquire(&wide, 1).await.expect_err("busy"), 4);
-        drop(running);
-        assert_eq!(test.in_flight(&TWO).await, 0);
-        // What a shadow admits holds units like any other call.
-        let shadow = TWO.shadow(true);
-        let held = test.admit(&shadow, 1).await;
-        assert_eq!(test.in_flight(&TWO).await, 1);
-        drop(held);
-        assert_eq!(test.in_flight(&TWO).await, 0);
-    }
-}
-
-#[tokio::test]
 async fn a_flood_of_keys_frees_nothing() {
-    const RATE: Limit = Limit::sliding("rate", 3, MINUTE);
+    let rate = Limit::sliding("rate", 3, MINUTE);
     let limiter = RateLimiter::builder().max_keys(2_000).build().expect("valid");
-    let mut running = Vec::new();
-    for key in 0..2_000_u64 {
-        running.push(limiter.acquire(&TWO, key, 2).await.expect("admitted"));
-    }
-    for key in 0..20_000_u64 {
-        limiter.check(&RATE, key, 1).await.expect("admitted");
-    }
+    let running = join_all((0..2_000_u64).map(|key| limiter.acquire(&TWO, key, 2))).await;
+    assert!(running.iter().all(Result::is_ok));
     limiter.block(&TWO, 7_u64, MINUTE).await.expect("blocked");
     for key in 0..20_000_u64 {
-        limiter.block(&RATE, key, MINUTE).await.expect("blocked");
+        limiter.check(&rate, key, 1).await.expect("admitted");
+        limiter.block(&rate, key, MINUTE).await.expect("blocked");
     }
-    limiter.block(&TWO, 7_u64, Duration::ZERO).await.expect("opened");
+    limiter.unblock(&TWO, 7_u64).await.expect("opened");
     for key in 0..2_000_u64 {
         limiter.acquire(&TWO, key, 1).await.expect_err("busy");
     }

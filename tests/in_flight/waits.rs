@@ -13,12 +13,13 @@ use ratelimit_runtime::{
 use support::cluster::Cluster;
 use support::limits::{HOUR, MINUTE, SECOND};
 use support::lines::{run_tasks, wait_until_decided, wait_until_idle};
+use support::on_both_stores;
 use support::server::Server;
 use support::wait::wait_until;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use crate::{HOLD, TWO, TestLimiter, assert_busy};
+use crate::{HOLD, TWO, TestLimiter, assert_busy, process};
 
 const ONE: Limit = Limit::in_flight("one", 1).hold(HOLD).wait(MINUTE);
 
@@ -37,10 +38,8 @@ async fn soon<T>(call: impl Future<Output = T>) -> T {
     timeout(10 * SECOND, call).await.expect("in time")
 }
 
-#[tokio::test]
-async fn the_end_of_a_call_wakes_the_next_in_line_at_once() {
-    let server = Server::start();
-    for test in TestLimiter::each(&server) {
+on_both_stores! {
+    async fn the_end_of_a_call_wakes_the_next_in_line_at_once(test: TestLimiter) {
         let [one, other] = [test.admit(&TWO, 1).await, test.admit(&TWO, 1).await];
         let waits = TWO.wait(MINUTE);
         let [mut heavy, dropped, mut last] = [2, 1, 2].map(|cost| wait(&test, &waits, cost));
@@ -59,12 +58,8 @@ async fn the_end_of_a_call_wakes_the_next_in_line_at_once() {
         drop(soon(light).await.expect("admitted"));
         assert_eq!(test.in_flight(&TWO).await, 0);
     }
-}
 
-#[tokio::test]
-async fn a_wait_ends_as_busy_and_nothing_is_invented() {
-    let server = Server::start();
-    for test in TestLimiter::each(&server) {
+    async fn a_wait_ends_as_busy_and_nothing_is_invented(test: TestLimiter) {
         let running = test.admit(&ONE, 1).await;
         // A call behind others is not rejected before its time either.
         let [mut call, behind] = [1, 1].map(|cost| wait(&test, &ONE, cost));
@@ -76,6 +71,65 @@ async fn a_wait_ends_as_busy_and_nothing_is_invented() {
         }
         drop(running);
         assert_eq!(test.in_flight(&ONE).await, 0);
+    }
+
+    /// The line asks again when the rate beside the calls in flight admits, and when a call ends.
+    async fn a_line_waits_for_a_rate_and_for_calls_in_flight(test: TestLimiter) {
+        let rate = Limit::fixed("beside", 2, 10 * SECOND).wait(MINUTE);
+        let parts = [Part::new(&rate, &"key", 1), Part::new(&ONE, &"key", 1)];
+        let first = test.limiter.acquire_all(&parts).await.expect("admitted");
+        let mut second = Box::pin(test.limiter.acquire_all(&parts));
+        assert_waits(&mut second);
+        drop(first);
+        let second = soon(second).await.expect("admitted");
+        // Both reject now: a rate for ten seconds, and the call that runs.
+        let mut third = Box::pin(test.limiter.acquire_all(&parts));
+        assert_waits(&mut third);
+        drop(second);
+        tokio::task::yield_now().await;
+        assert_waits(&mut third);
+        test.clock.advance(10 * SECOND);
+        drop(soon(third).await.expect("admitted"));
+        assert_eq!(test.in_flight(&ONE).await, 0);
+    }
+
+    /// The call behind one whose wait ends is not polled. Those behind it do not wait for it.
+    async fn the_end_of_a_wait_admits_the_calls_behind_one_that_is_not_polled(test: TestLimiter) {
+        let three = Limit::in_flight("three", 3).hold(HOLD);
+        let running = test.admit(&three, 1).await;
+        let heavy = wait(&test, &three.wait(SECOND / 20), 3);
+        let [not_polled, last] = [1, 1].map(|cost| wait(&test, &three.wait(MINUTE), cost));
+        // A task, so that it is polled only when something wakes it.
+        let last = tokio::spawn(last);
+        wait_until_idle(&test.limiter).await;
+        test.clock.advance(SECOND / 20);
+        // The last call is polled because the clock has moved, and sees nothing to do.
+        run_tasks().await;
+        assert_busy(&soon(heavy).await.expect_err("busy"), 1);
+        let last = soon(last).await.expect("no panic");
+        drop((last.expect("admitted"), not_polled, running));
+        wait_until_idle(&test.limiter).await;
+        test.limiter.flush().await.expect("released");
+        assert_eq!(test.in_flight(&three).await, 0);
+    }
+
+    /// Also those behind a call that has time to wait, and which costs more than they do.
+    async fn a_block_rejects_all_calls_that_cannot_wait_for_its_end(test: TestLimiter) {
+        let running = test.admit(&TWO, 1).await;
+        let for_millis = |millis| TWO.wait(Duration::from_millis(millis));
+        let patient = wait(&test, &for_millis(2_000), 2);
+        let others = [300, 200, 100].map(|millis| wait(&test, &for_millis(millis), 1));
+        test.limiter.block(&TWO, "key", SECOND).await.expect("blocked");
+        let patient = tokio::spawn(patient);
+        for call in others {
+            let result = soon(call).await;
+            assert!(matches!(result, Err(Rejection::Blocked { .. })), "{result:?}");
+        }
+        drop(running);
+        test.limiter.flush().await.expect("released");
+        assert!(!patient.is_finished());
+        test.clock.advance(SECOND);
+        drop(soon(patient).await.expect("no panic").expect("the key is open"));
     }
 }
 
@@ -100,77 +154,6 @@ async fn a_wait_that_ends_during_a_request_ends_with_its_reply() {
     drop(other);
 }
 
-/// The line asks again when the rate beside the calls in flight admits, and when a call ends.
-#[tokio::test]
-async fn a_line_waits_for_a_rate_and_for_calls_in_flight() {
-    let server = Server::start();
-    for test in TestLimiter::each(&server) {
-        let rate = Limit::fixed("beside", 2, 10 * SECOND).wait(MINUTE);
-        let parts = [Part::new(&rate, &"key", 1), Part::new(&ONE, &"key", 1)];
-        let first = test.limiter.acquire_all(&parts).await.expect("admitted");
-        let mut second = Box::pin(test.limiter.acquire_all(&parts));
-        assert_waits(&mut second);
-        drop(first);
-        let second = soon(second).await.expect("admitted");
-        // Both reject now: a rate for ten seconds, and the call that runs.
-        let mut third = Box::pin(test.limiter.acquire_all(&parts));
-        assert_waits(&mut third);
-        drop(second);
-        tokio::task::yield_now().await;
-        assert_waits(&mut third);
-        test.clock.advance(10 * SECOND);
-        drop(soon(third).await.expect("admitted"));
-        assert_eq!(test.in_flight(&ONE).await, 0);
-    }
-}
-
-/// The call behind one whose wait ends is not polled. Those behind it do not wait for it.
-#[tokio::test]
-async fn the_end_of_a_wait_admits_the_calls_behind_one_that_is_not_polled() {
-    let server = Server::start();
-    for test in TestLimiter::each(&server) {
-        let three = Limit::in_flight("three", 3).hold(HOLD);
-        let running = test.admit(&three, 1).await;
-        let heavy = wait(&test, &three.wait(SECOND / 20), 3);
-        let [not_polled, last] = [1, 1].map(|cost| wait(&test, &three.wait(MINUTE), cost));
-        // A task, so that it is polled only when something wakes it.
-        let last = tokio::spawn(last);
-        wait_until_idle(&test.limiter).await;
-        test.clock.advance(SECOND / 20);
-        // The last call is polled because the clock has moved, and sees nothing to do.
-        run_tasks().await;
-        assert_busy(&soon(heavy).await.expect_err("busy"), 1);
-        let last = soon(last).await.expect("no panic");
-        drop((last.expect("admitted"), not_polled, running));
-        wait_until_idle(&test.limiter).await;
-        test.limiter.flush().await.expect("released");
-        assert_eq!(test.in_flight(&three).await, 0);
-    }
-}
-
-/// Also those behind a call that has time to wait, and which costs more than they do.
-#[tokio::test]
-async fn a_block_rejects_all_calls_that_cannot_wait_for_its_end() {
-    let server = Server::start();
-    for test in TestLimiter::each(&server) {
-        let running = test.admit(&TWO, 1).await;
-        let for_millis = |millis| TWO.wait(Duration::from_millis(millis));
-        let patient = wait(&test, &for_millis(2_000), 2);
-        let others = [300, 200, 100].map(|millis| wait(&test, &for_millis(millis), 1));
-        test.limiter.block(&TWO, "key", SECOND).await.expect("blocked");
-        let patient = tokio::spawn(patient);
-        for call in others {
-            let result = soon(call).await;
-            assert!(matches!(result, Err(Rejection::Blocked { .. })), "{result:?}");
-        }
-        drop(running);
-        test.limiter.flush().await.expect("released");
-        assert!(!patient.is_finished());
-        test.clock.advance(SECOND);
-        drop(soon(patient).await.expect("no panic").expect("the key is open"));
-    }
-}
-
 // Calls that wait for the units of another limiter: a busy one does not keep them for itself.
 
 /// A call waits for a second, looks again, and has the next units with one of its next looks.
@@ -179,10 +162,6 @@ const BOUND: Duration = Duration::from_millis(3_500);
 const ONE_FOR_AN_HOUR: Limit = Limit::in_flight("one", 1).hold(HOUR).wait(HOUR);
 const THREE: Limit = Limit::in_flight("three", 3).hold(HOUR).wait(HOUR);
 const RATE: Limit = Limit::fixed("rate", 1_000_000, HOUR).wait(HOUR);
-
-fn process(server: &Server) -> RateLimiter {
-    server.builder().deadline(SECOND).build().expect("valid")
-}
 
 async fn acquire(
     limiter: &RateLimiter,

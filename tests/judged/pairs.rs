@@ -156,6 +156,13 @@ tests! {
             (0, settle(0)), (0, What::Drop(0)), (0, Advance(5)), (2, check(10)), (2, check(5)),
         ]);
 
+    /// A process that has not observed the block keeps its moment. No other call is reserved for that moment.
+    an_early_unblock_admits_no_two_calls_at_a_moment:
+        on_redis(3, &setup(LeakyBucket, (10, 1), SECOND, 50_000), &[
+            (0, check(1)), (0, wait(1, 1_200)), (1, wait(1, 1_200)), (0, Block(200)), (0, Unblock),
+            (0, Advance(20)),
+        ]);
+
     /// A call of a shadow is decided under its amounts, and a bucket drains at the rate of the call.
     a_shadow_with_a_higher_rate_drains_a_bucket_at_that_rate:
         on_both([7, 7], &Setup {

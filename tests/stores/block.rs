@@ -3,10 +3,9 @@
 
 use std::time::Duration;
 
-use futures::executor::block_on;
 use futures::future::join_all;
 use futures::{FutureExt, TryFutureExt};
-use ratelimit_runtime::{Decision, Limit, OnError, Rejection, Source, VirtualClock, rate_limit};
+use ratelimit_runtime::{Decision, Limit, Rejection, Source, VirtualClock, rate_limit};
 use support::limits::{HOUR, MINUTE, SECOND, limits};
 use support::proxy::Proxy;
 use support::server::Server;
@@ -112,17 +111,16 @@ async fn an_early_unblock_leaves_a_ttl_that_suffices() {
 async fn a_key_without_a_ttl_keeps_its_count() {
     let server = Server::start();
     let limiter = server.builder().cache_rejections(false).build().expect("valid");
-    let mut connection = server.connection();
     for limit in limits("persists", 10, HOUR) {
         limiter.check(&limit, "key", 10).await.expect("a new key");
         let [(name, _)] = &server.ttls()[..] else { panic!("one key") };
-        redis::cmd("PERSIST").arg(name).exec(&mut connection).expect("PERSIST");
+        server.command::<()>(&format!("PERSIST {name}"));
         limiter.block(&limit, "key", MINUTE).await.expect("blocked");
         server.assert_all_keys_expire();
         limiter.unblock(&limit, "key").await.expect("unblocked");
         server.assert_all_keys_expire();
         limiter.check(&limit, "key", 10).await.expect_err("used up");
-        redis::cmd("FLUSHALL").exec(&mut connection).expect("FLUSHALL");
+        server.command::<()>("FLUSHALL");
     }
 }
 
@@ -163,35 +161,7 @@ async fn leased_units_go_back_to_a_blocked_bucket() {
     wait_until(async || used().await < 600 + 167).await;
 }
 
-// Blocks of a key among several processes, and blocks that Redis has not received.
-
-/// A process that has not observed the block keeps its moment. No other call is reserved for that moment.
-#[tokio::test]
-async fn an_early_unblock_admits_no_two_calls_at_a_moment() {
-    let (server, clock) = (Server::start(), VirtualClock::new());
-    let [here, there] = [server.limiter_on(&clock), server.limiter_on(&clock)];
-    let limit = Limit::leaky_bucket("reserved", 10, SECOND);
-    let waiting = limit.wait(MINUTE);
-    here.check(&limit, "key", 1).await.expect("a new key");
-    let mut calls = Vec::new();
-    for limiter in [&here, &there] {
-        calls.push(tokio::spawn(limiter.check(&waiting, "key", 1)));
-        wait_until_idle(limiter).await;
-    }
-    here.block(&limit, "key", 10 * SECOND).await.expect("blocked");
-    wait_until_idle(&here).await;
-    assert!(here.unblock(&limit, "key").await.expect("unblocked"));
-    let mut finished = 0;
-    for _ in 0..10 {
-        wait_until_idle(&here).await;
-        wait_until_idle(&there).await;
-        let now = calls.iter().filter(|call| call.is_finished()).count();
-        assert!(now <= finished + 1, "{now} calls, {finished} before");
-        finished = now;
-        clock.advance(SECOND / 10);
-    }
-    assert_eq!(finished, 2);
-}
+// Blocks of a key among several processes.
 
 #[tokio::test]
 async fn other_processes_obey_with_their_next_request() {
@@ -219,31 +189,6 @@ async fn other_processes_obey_with_their_next_request() {
         clock.advance(SECOND);
         blocked(check().await);
     }
-}
-
-#[test]
-fn a_key_is_blocked_without_a_runtime() {
-    let (_server, limiter) = Server::with_limiter();
-    let limit = Limit::sliding("blocked", 10, MINUTE);
-    assert_eq!(block_on(limiter.block(&limit, "key", MINUTE)), Ok(()));
-    assert_eq!(block_on(limiter.unblock(&limit, "key")), Ok(true));
-}
-
-/// A dead Redis cannot block a key. The process obeys for the calls that it decides alone.
-#[tokio::test]
-async fn a_fallback_obeys_the_process_that_blocked() {
-    let server = Server::start();
-    let builder = server.builder().on_error(OnError::Local).deadline(SECOND / 5);
-    let limiter = builder.build().expect("valid settings");
-    let limit = Limit::sliding("blocked", 10, MINUTE);
-    limiter.check(&limit, "key", 1).await.expect("admitted");
-    limiter.block(&limit, "key", MINUTE).await.expect("blocked");
-    drop(server);
-    let known = limiter.check(&limit, "key", 1).await;
-    assert_eq!(decision(known.clone()).source, Source::Fallback);
-    blocked(known);
-    limiter.block(&limit, "another key", MINUTE).await.expect_err("Redis does not reply");
-    blocked(limiter.check(&limit, "another key", 1).await);
 }
 
 /// A service that takes no calls for a minute.

@@ -32,29 +32,19 @@ mod waiting;
 
 use std::time::Duration;
 
-use ratelimit_runtime::{Answer, Check, Clock, Decision, Limit, Permit, RateLimiter, VirtualClock};
+use ratelimit_runtime::{Clock, Decision, Limit, Permit, RateLimiter, VirtualClock};
 pub(crate) use support::limits::decision;
+use support::limits::is_bucket;
 pub(crate) use support::lines::wait_until_idle;
+pub(crate) use support::on_both_stores;
 use support::server::Server;
 pub(crate) use support::wait::wait_until;
 
-/// Declares tests that run on the embedded store, and then on Redis. There, each key has to have a TTL.
-macro_rules! on_both_stores {
-    ($($(#[$attribute:meta])* async fn $name:ident($test:ident: TestLimiter) $body:block)*) => {$(
-        $(#[$attribute])*
-        #[tokio::test]
-        async fn $name() {
-            let server = support::server::Server::start();
-            for $test in [$crate::TestLimiter::embedded(), $crate::TestLimiter::redis(&server)] {
-                println!("{:?}", $test.limiter);
-                $body
-            }
-            server.assert_all_keys_expire();
-        }
-    )*};
+/// Returns a limit with another capacity, as a call can compute it.
+fn with_amount(limit: &Limit, amount: u64) -> Limit {
+    let burst = is_bucket(limit.algorithm()).then_some(amount);
+    limit.try_amounts(amount, burst).expect("valid")
 }
-
-use on_both_stores;
 
 /// A limiter on a virtual clock.
 struct TestLimiter {
@@ -63,6 +53,12 @@ struct TestLimiter {
 }
 
 impl TestLimiter {
+    /// Returns a limiter on each store. Of a test that fails, the output tells which one was the last.
+    fn each(server: &Server) -> impl Iterator<Item = Self> {
+        let tests = [Self::embedded(), Self::redis(server)].into_iter();
+        tests.inspect(|test| println!("{:?}", test.limiter))
+    }
+
     fn embedded() -> Self {
         let clock = VirtualClock::new();
         let limiter = RateLimiter::builder()
@@ -112,15 +108,4 @@ impl TestLimiter {
     fn advance(&self, micros: u64) {
         self.clock.advance(Duration::from_micros(micros));
     }
-}
-
-/// The futures of a limiter can move to another task, because they borrow nothing.
-#[test]
-fn futures_are_send_and_borrow_nothing() {
-    fn owned<T: Send + 'static>(_: T) {}
-    const LIMIT: Limit = Limit::fixed("owned", 1, Duration::from_secs(1));
-    let (limiter, key) = (RateLimiter::embedded(), String::from("key"));
-    owned::<Check>(limiter.check(&LIMIT, &key, 1));
-    owned::<Answer<Decision>>(limiter.credit(&LIMIT, &*key, 1));
-    owned::<Answer<bool>>(limiter.reset(&LIMIT, key));
 }

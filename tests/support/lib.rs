@@ -67,10 +67,17 @@ pub fn poll_once<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
-/// Declares tests that run on each limiter of `$limiters`, which returns them for a server. At the end, each key of the
-/// server has to have a TTL.
+/// Declares tests that run on each limiter of `$limiters`, which returns them for a server; `TestLimiter::each` is the
+/// default. At the end, each key of the server has to have a TTL.
 #[macro_export]
+#[allow(clippy::crate_in_macro_def, reason = "each program has a `TestLimiter` of its own")]
 macro_rules! on_both_stores {
+    ($($(#[$attribute:meta])* async fn $name:ident($test:ident: TestLimiter) $body:block)*) => {
+        $crate::on_both_stores! {
+            crate::TestLimiter::each;
+            $($(#[$attribute])* async fn $name($test) $body)*
+        }
+    };
     ($limiters:path; $($(#[$attribute:meta])* async fn $name:ident($test:pat) $body:block)*) => {$(
         $(#[$attribute])*
         #[tokio::test]

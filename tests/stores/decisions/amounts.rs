@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use ratelimit_runtime::{
-    Limit, OnError, Part, RateLimiter, Rejection, Rule, RuleSet, Scope, Source, Usage, rate_limit,
+    Limit, OnError, Part, RateLimiter, Rejection, Rule, RuleSet, Scope, Source, Usage,
 };
 use support::ALGORITHMS;
 use support::limits::{HOUR, MINUTE, SECOND, is_bucket, limit, limits, ruled};
 use support::server::Server;
 
-use crate::{TestLimiter, on_both_stores, wait_until_idle};
+use crate::{TestLimiter, on_both_stores, wait_until_idle, with_amount};
 
 on_both_stores! {
     /// Calls with other amounts wait in a line of their own. A bucket has reserved units for the first call.
@@ -18,7 +18,7 @@ on_both_stores! {
             assert!(test.allows(&limit, 10).await);
             let call = tokio::spawn(test.limiter.check(&limit.wait(10 * MINUTE), "key", 10));
             wait_until_idle(&test.limiter).await;
-            let larger = with(&limit, 20).wait(10 * MINUTE);
+            let larger = with_amount(&limit, 20).wait(10 * MINUTE);
             let other = tokio::spawn(test.limiter.check(&larger, "key", 1));
             wait_until_idle(&test.limiter).await;
             assert_eq!(other.is_finished(), !is_bucket(limit.algorithm()), "{limit:?}");
@@ -83,53 +83,9 @@ fn a_burst_of_0_blocks_a_bucket() {
     }
 }
 
-#[rate_limit(name = "leased amounts", period = 60, threshold = threshold, key = threshold, lease = 50)]
-async fn leased(threshold: u64) -> Result<(), Rejection> {
-    Ok(())
-}
-
-/// A limit leases no more than it admits.
-#[tokio::test]
-async fn a_lease_shrinks_to_what_fits() {
-    let (server, limiter) = Server::with_limiter();
-    let run = async {
-        for (threshold, scripts) in [(10, 1..=9), (1_000, 1..=100)] {
-            let before = server.script_calls();
-            for _ in 0..threshold {
-                leased(threshold).await.expect("admitted");
-            }
-            let calls = server.script_calls() - before;
-            assert!(scripts.contains(&calls), "{threshold}: {calls} scripts");
-            leased(threshold).await.expect_err("used up");
-        }
-    };
-    limiter.scope(run).await;
-}
-
 // Calls of cost 0 take nothing.
 
 on_both_stores! {
-    /// A budget of 10 units. Each call uses 8, which is known after the call only.
-    async fn a_budget_is_spent_by_calls_of_cost_0(test: TestLimiter) {
-        for limit in limits("budget", 10, HOUR) {
-            for admitted in 0..100 {
-                let result = test.limiter.acquire(&limit, "key", 0).await;
-                assert_eq!(result.is_ok(), admitted < 2, "{limit:?}: {result:?}");
-                if let Ok(permit) = result {
-                    test.settle(permit, 8).await;
-                }
-            }
-            let rejected = test.decide(&limit, 0).await;
-            let peek = test.peek(&limit, 0).await;
-            let wait = rejected.retry_after;
-            assert_eq!((rejected.allowed, peek.allowed, peek.retry_after), (false, false, wait));
-            test.clock.advance(wait - Duration::from_micros(1));
-            assert!(test.limiter.acquire(&limit, "key", 0).await.is_err(), "{limit:?}");
-            test.clock.advance(Duration::from_micros(1));
-            assert!(test.limiter.acquire(&limit, "key", 0).await.is_ok(), "{limit:?}");
-        }
-    }
-
     async fn slots_above_a_lowered_limit_reject_calls_of_cost_0(test: TestLimiter) {
         let slots = Limit::in_flight("lowered", 2);
         let _held = test.limiter.acquire(&slots, "key", 2).await.expect("free");
@@ -188,11 +144,6 @@ async fn usage(test: &TestLimiter, limit: &Limit) -> Usage {
     test.limiter.operator().usage(limit, "key").await.expect("an answer")
 }
 
-fn with(limit: &Limit, threshold: u64) -> Limit {
-    let burst = is_bucket(limit.algorithm()).then_some(threshold);
-    limit.try_amounts(threshold, burst).expect("valid")
-}
-
 on_both_stores! {
     async fn the_units_in_use_are_those_that_calls_took_under_any_amounts(test: TestLimiter) {
         for algorithm in ALGORITHMS {
@@ -201,10 +152,10 @@ on_both_stores! {
             let unused = usage(&test, &announced).await;
             assert_eq!((unused.used, unused.reset_after), (0, Duration::ZERO));
             for (threshold, cost) in [(50, 30), (40, 5), (2_000, 7)] {
-                test.limiter.check(&with(&announced, threshold), "key", cost).await.expect("fits");
+                assert!(test.allows(&with_amount(&announced, threshold), cost).await, "it fits");
             }
             for asking in [1, 41, 42, 43, 1_000_000] {
-                let used = usage(&test, &with(&announced, asking)).await;
+                let used = usage(&test, &with_amount(&announced, asking)).await;
                 assert_eq!((used.used, used.blocked_for), (42, None), "{algorithm} by {asking}");
                 assert!(used.reset_after > Duration::ZERO);
             }
@@ -216,7 +167,7 @@ on_both_stores! {
             }
             test.set_rules(RuleSet::new());
             // A debt of 60 units, and a blocked key.
-            test.settle(test.acquire(&with(&announced, 2_000), 10).await, 70).await;
+            test.settle(test.acquire(&with_amount(&announced, 2_000), 10).await, 70).await;
             test.limiter.block(&announced, "key", 90 * SECOND).await.expect("blocked");
             for _ in 0..2 {
                 let used = usage(&test, &announced).await;

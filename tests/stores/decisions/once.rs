@@ -2,10 +2,7 @@
 
 use std::time::Duration;
 
-use ratelimit_runtime::{
-    Decision, Limit, Mistake, Part, RateLimiter, Rejection, Rule, VirtualClock,
-};
-use support::clocks::embedded_on;
+use ratelimit_runtime::{Decision, Limit, Mistake, Part, RateLimiter, Rejection, Rule};
 use support::limits::{HOUR, MINUTE, SECOND, ruled};
 use support::poll_once;
 use support::server::Server;
@@ -25,12 +22,9 @@ async fn used(limiter: &RateLimiter, limit: &Limit, key: u64) -> u64 {
     limiter.operator().usage(limit, key).await.expect("counted").used
 }
 
-#[tokio::test]
-async fn a_repeated_call_passes_a_full_limit_and_no_block() {
-    let server = Server::start();
-    let clock = VirtualClock::new();
-    let limit = Limit::sliding("orders", 1, HOUR);
-    for limiter in [embedded_on(&clock), server.limiter_on(&clock)] {
+crate::on_both_stores! {
+    async fn a_repeated_call_passes_a_full_limit_and_no_block(test: TestLimiter) {
+        let (limiter, limit) = (test.limiter, Limit::sliding("orders", 1, HOUR));
         check(&limiter, [&limit, &SENT], (1, 7), 1).await.expect("admitted");
         let rejection = check(&limiter, [&limit, &SENT], (1, 8), 1).await.expect_err("full");
         assert!(matches!(rejection, Rejection::Limited { name, .. } if name == "orders"));
@@ -61,15 +55,11 @@ async fn a_repeated_call_passes_a_full_limit_and_no_block() {
             assert!(limiter.check(&SENT, 1_u64, 1).await.expect("admitted").allowed);
         }
     }
-}
 
-#[tokio::test]
-async fn rules_do_not_change_how_often_an_id_is_charged() {
-    let server = Server::start();
-    let limit = Limit::sliding("orders", 2, HOUR);
-    let trial = Limit::sliding("orders:trial", 5, HOUR);
-    let (plain, shadows) = ([&limit, &SENT], [&limit.shadow(true), &SENT.shadow(true)]);
-    for limiter in [RateLimiter::embedded(), server.builder().build().expect("valid")] {
+    async fn rules_do_not_change_how_often_an_id_is_charged(test: TestLimiter) {
+        let (limiter, limit) = (test.limiter, Limit::sliding("orders", 2, HOUR));
+        let trial = Limit::sliding("orders:trial", 5, HOUR);
+        let (plain, shadows) = ([&limit, &SENT], [&limit.shadow(true), &SENT.shadow(true)]);
         for (key, name, rule, limits, observed) in [
             (1, "sent", Rule::new().threshold(5).trial(3), plain, &limit),
             (2, "sent", Rule::new().shadow(true), plain, &limit),
@@ -89,6 +79,10 @@ async fn rules_do_not_change_how_often_an_id_is_charged() {
             assert_eq!(used(&limiter, observed, key).await, units, "{rule:?}");
         }
     }
+}
+
+#[test]
+fn an_id_has_no_amounts() {
     for rule in [Rule::new().threshold(5), Rule::new().trial(3)] {
         let error = rule.check_fits(&SENT).expect_err("amounts");
         assert!(error.to_string().contains("has no amounts"), "{error}");

@@ -2,9 +2,7 @@
 
 use std::time::Duration;
 
-use ratelimit_runtime::{
-    Builder, Clock, Limit, OnError, Part, RateLimiter, Rejection, Scope, Source, VirtualClock,
-};
+use ratelimit_runtime::{Builder, Limit, OnError, Part, RateLimiter, Rejection, Scope, Source};
 use support::limits::{HOUR, limits};
 use support::server::Server;
 
@@ -26,22 +24,6 @@ async fn assert_admits(limiter: &RateLimiter, limit: &Limit, left: &[u64], sourc
 }
 
 #[tokio::test]
-async fn local_falls_back_to_a_count_in_the_process() {
-    let clock = VirtualClock::new();
-    let limiter = without_redis().clock(Clock::Virtual(clock.clone())).build().expect("valid");
-    assert_admits(&limiter, &LIMIT, &[2, 1, 0], Source::Fallback).await;
-    let rejection = limiter.check(&LIMIT, "key", 1).await.expect_err("the count is exceeded");
-    assert_eq!(rejection.retry_after(), Some(HOUR));
-    assert_eq!(limiter.credit(&LIMIT, "key", 1).await.expect("local").remaining, 1);
-    assert!(limiter.check(&LIMIT, "another", 3).await.is_ok());
-    assert!(limiter.peek(&LIMIT, "another", 0).await.is_ok_and(|peek| peek.remaining == 0));
-    clock.advance(HOUR);
-    limiter.check(&LIMIT, "key", 3).await.expect("another window");
-    assert!(limiter.reset(&LIMIT, "key").await.is_err(), "Redis is down");
-    limiter.check(&LIMIT, "key", 3).await.expect("the local count was dropped");
-}
-
-#[tokio::test]
 async fn local_admits_the_share_of_one_of_several_instances() {
     let server = Server::start();
     let limiter = server.builder().on_error(OnError::Local).instances(4).build().expect("valid");
@@ -53,6 +35,7 @@ async fn local_admits_the_share_of_one_of_several_instances() {
     drop(server);
     for limit in limits {
         assert_admits(&limiter, &limit, &[1, 0], Source::Fallback).await;
+        assert_eq!(limiter.credit(&limit, "key", 1).await.expect("local").remaining, 1);
         // A call that costs more than the share takes all of it.
         assert_eq!(limiter.check(&limit, "expensive", 9).await.expect("admitted").remaining, 0);
         assert!(limiter.check(&limit, "expensive", 1).await.is_err());

@@ -16,21 +16,6 @@ fn limit(algorithm: Algorithm, threshold: u64, period: u64) -> Limit {
 }
 
 crate::on_both_stores! {
-    /// Half of a bucket of 1,000 an hour is full in half an hour, also after the rate was lowered.
-    async fn a_correction_keeps_the_rate_of_a_bucket(test: TestLimiter) {
-        for algorithm in [Algorithm::TokenBucket, Algorithm::LeakyBucket] {
-            let [fast, slow] = [1_000, 10].map(|units| limit(algorithm, units, HOUR).burst(units));
-            let half_an_hour = Duration::from_micros(HOUR / 2);
-            assert!(test.allows(&fast, 500).await);
-            assert_eq!(test.peek(&slow, 1).await.retry_after, half_an_hour);
-            test.limiter.credit(&slow, "key", 1).await.expect("a reply");
-            assert!(test.peek(&slow, 1).await.retry_after <= half_an_hour);
-            test.limiter.acquire(&slow, "key", 0).await.expect_err("above the limit");
-            test.clock.advance(half_an_hour);
-            assert!(test.allows(&slow, 10).await, "full");
-        }
-    }
-
     async fn limits_work_on_a_clock_that_starts_at_zero(test: TestLimiter) {
         for algorithm in ALGORITHMS {
             let limit = limit(algorithm, 2, 10);

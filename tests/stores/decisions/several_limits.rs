@@ -7,11 +7,11 @@ use futures::future::join_all;
 use ratelimit_runtime::{
     Align, Calendar, Limit, Mistake, OnError, Part, RateLimiter, Rejection, Scope, Source,
 };
+use support::ALGORITHMS;
 use support::clocks::embedded_on;
 use support::limits::{DAY, HOUR, SECOND, limit};
 use support::model::ExpectedDecision;
 use support::random::Random;
-use support::{ALGORITHMS, poll_once};
 
 use crate::decision;
 
@@ -122,33 +122,5 @@ crate::on_both_stores! {
         let is_refused = matches!(exceeds, Err(Rejection::CostExceedsCapacity { cost: 26, .. }));
         assert!(is_refused, "{exceeds:?}");
         assert_eq!(limiter.check_all(&twice(15)).await.expect("admitted").remaining, 0);
-    }
-}
-
-/// Threads name the same keys, and so the same shards, in different orders: they do not deadlock, and the counts
-/// of all keys stay equal.
-#[test]
-fn concurrent_threads_charge_all_limits_or_none() {
-    const LIMIT: Limit = Limit::fixed("threads", 1_000, DAY);
-    let limiter = RateLimiter::embedded();
-    let keys: [u64; 16] = std::array::from_fn(|key| key as u64);
-    std::thread::scope(|scope| {
-        for thread in 0..8 {
-            let (limiter, mut keys) = (&limiter, keys);
-            keys.rotate_left(thread * 2);
-            if thread % 2 == 1 {
-                keys.reverse();
-            }
-            scope.spawn(move || {
-                let parts = keys.each_ref().map(|key| Part::new(&LIMIT, key, 1));
-                for _ in 0..200 {
-                    let _ = poll_once(limiter.check_all(&parts));
-                }
-            });
-        }
-    });
-    for key in keys {
-        let left = poll_once(limiter.peek(&LIMIT, key, 0)).expect("decided").remaining;
-        assert_eq!(left, 0, "key {key}");
     }
 }

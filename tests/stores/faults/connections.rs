@@ -16,9 +16,6 @@ use super::*;
 
 const DEADLINE: Duration = Duration::from_millis(100);
 
-/// The number of connections that a server has accepted.
-const ACCEPTED: &str = "total_connections_received:";
-
 /// Returns whether the circuit breaker rejected the call.
 fn is_open(result: &Result<Decision, Rejection>) -> bool {
     matches!(result, Err(Rejection::Unavailable { error: StoreError::CircuitOpen { .. }, .. }))
@@ -221,14 +218,15 @@ async fn connections_to_a_replica_are_limited() {
     let ((server, limiter), primary) = (Server::with_limiter(), Server::start());
     assert!(is_admitted(&limiter).await);
     server.command::<()>(&format!("REPLICAOF 127.0.0.1 {}", primary.port()));
-    let before = server.stat(ACCEPTED);
+    let accepted = || server.stat("total_connections_received:");
+    let before = accepted();
     let (start, mut calls) = (Instant::now(), 0);
     while start.elapsed() < Duration::from_secs(1) {
         store_error(limiter.check(&HOURLY, (), 1).await);
         calls += 1;
         yield_now().await;
     }
-    let made = server.stat(ACCEPTED) - before;
+    let made = accepted() - before;
     assert!(made < 20, "{made} connections for {calls} calls in a second");
     server.command::<()>("REPLICAOF NO ONE");
     wait_until_admitted(&limiter, 5).await;
@@ -304,6 +302,8 @@ fn calls_are_decided_without_a_runtime() {
     assert_eq!(block_on(limiter.peek(&DAILY, (), 1)).expect("a peek").remaining, 500 - 25);
     assert_eq!(block_on(limiter.operator().usage(&DAILY, ())).expect("a reply").used, 25);
     block_on(limiter.scope(async { synchronous(1) })).expect("admitted");
+    assert_eq!(block_on(limiter.block(&DAILY, (), MINUTE)), Ok(()));
+    assert_eq!(block_on(limiter.unblock(&DAILY, ())), Ok(true));
     // Calls that are dropped keep nothing from ending.
     for _ in 0..20 {
         let _ = limiter.check(&DAILY, (), 1).now_or_never();

@@ -4,7 +4,6 @@
 use ratelimit_runtime::BuildError;
 
 use super::*;
-use crate::leases::spend;
 
 /// The scripts of single limits, of several limits and of batches report a right that only a script needs.
 #[tokio::test]
@@ -169,24 +168,6 @@ fn urls_as_other_clients_write_them_are_accepted() {
 }
 
 // What others do to the data of Redis: they flush scripts, delete keys, and write foreign values.
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn script_flushes_during_calls_charge_no_call_twice() {
-    let (server, limiter) = Server::with_limiter();
-    let mut connection = server.connection();
-    let mut calls = JoinSet::new();
-    for _ in 0..32 {
-        let limiter = limiter.clone();
-        calls.spawn(async move { spend(&limiter, &DAILY, 40).await });
-    }
-    let (calls, mut flushes) = (tokio::spawn(calls.join_all()), 0);
-    while !calls.is_finished() {
-        redis::cmd("SCRIPT").arg("FLUSH").exec(&mut connection).expect("SCRIPT FLUSH");
-        flushes += 1;
-    }
-    assert!(flushes > 10);
-    assert_eq!(calls.await.expect("no panic").into_iter().sum::<u64>(), 500);
-}
 
 #[tokio::test]
 async fn a_deleted_key_starts_from_zero() {

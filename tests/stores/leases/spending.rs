@@ -273,24 +273,43 @@ async fn a_bucket_has_its_whole_burst_while_it_is_not_leased() {
     assert_eq!(limiter.check(&BUCKET, "key", 5_000).await.expect("admitted").remaining, 0);
 }
 
-#[tokio::test]
-async fn limits_with_computed_amounts_lease_automatically() {
-    #[rate_limit(
-        name = "auto by plan", period = 60, algo = "token_bucket", threshold = amount,
-        burst = amount, key = amount, lease = "auto"
-    )]
-    async fn by_plan(amount: u64) -> Result<(), Rejection> {
-        Ok(())
-    }
+#[rate_limit(name = "by plan", period = 60, threshold = amount, key = amount, lease = 50)]
+async fn by_plan(amount: u64) -> Result<(), Rejection> {
+    Ok(())
+}
 
+#[rate_limit(
+    name = "auto by plan", period = 60, algo = "token_bucket", threshold = amount,
+    burst = amount, key = amount, lease = "auto"
+)]
+async fn auto_by_plan(amount: u64) -> Result<(), Rejection> {
+    Ok(())
+}
+
+#[tokio::test]
+async fn limits_with_computed_amounts_lease_no_more_than_they_admit() {
     let (server, limiter) = Server::with_limiter();
-    for (amount, expected) in [(90, 90..=90), (50_000, 0..=60)] {
+    for (is_auto, amount, calls, expected) in [
+        (false, 10, 10, 1..=9),
+        (false, 1_000, 1_000, 1..=100),
+        (true, 90, 90, 90..=90),
+        (true, 50_000, 90, 0..=60),
+    ] {
         let before = server.script_calls();
-        for _ in 0..90 {
-            limiter.scope(by_plan(amount)).await.expect("admitted");
+        for _ in 0..calls {
+            let called = if is_auto {
+                limiter.scope(auto_by_plan(amount)).await
+            } else {
+                limiter.scope(by_plan(amount)).await
+            };
+            called.expect("admitted");
         }
         let scripts = server.script_calls() - before;
-        assert!(expected.contains(&scripts), "{amount}: {scripts}");
+        assert!(
+            expected.contains(&scripts),
+            "{amount}, automatically {is_auto}: {scripts} scripts"
+        );
+        assert!(is_auto || limiter.scope(by_plan(amount)).await.is_err(), "{amount}: used up");
     }
 }
 

@@ -9,6 +9,7 @@ use tokio::task::JoinSet;
 
 use super::*;
 use crate::waiting::{limiters, rest};
+use crate::with_amount;
 
 /// Calls that wait, in the order of their arrival. A test polls them by hand, the last one first, so the order of the
 /// polls is not the order of arrival.
@@ -92,16 +93,11 @@ impl<'a> Crowd<'a> {
     }
 }
 
-fn computed(limit: &Limit, amount: u64) -> Limit {
-    let burst = is_bucket(limit.algorithm()).then_some(amount);
-    limit.try_amounts(amount, burst).expect("valid")
-}
-
 on_both_stores! {
     /// Later calls enter the line that a rule has made of both amounts, behind the calls that wait.
     async fn two_amounts_that_become_one_are_merged_by_arrival(test: TestLimiter) {
         for limit in limits("ruled", 4, SECOND) {
-            let [two, four] = [2, 4].map(|amount| computed(&limit, amount).wait(MINUTE));
+            let [two, four] = [2, 4].map(|amount| with_amount(&limit, amount).wait(MINUTE));
             let mut crowd = Crowd::behind(&test, &limit, 0).await;
             for number in 0..24 {
                 if number == 20 {

@@ -165,7 +165,7 @@ async fn settlements_and_blocks_wait_while_redis_refuses_writes() {
     for (key, (refuse, accept)) in (10..).zip(refusals) {
         let permits = outage.acquire(&SLIDING, 100).await;
         let before = remaining(&there, &SLIDING).await;
-        execute(server, refuse);
+        server.command::<()>(refuse);
         settle_all(permits, 1);
         let pending = limiter.block(&BLOCKED, key, MINUTE).await.expect_err("refused");
         let is_refusal = matches!(pending, StoreError::Server { .. });
@@ -173,16 +173,10 @@ async fn settlements_and_blocks_wait_while_redis_refuses_writes() {
         let permit = limiter.acquire(&BLOCKED, key, 1).await.expect_err("blocked here");
         assert!(matches!(permit, Rejection::Blocked { .. }), "{permit:?}");
         sleep(SECOND / 4).await;
-        execute(server, accept);
+        server.command::<()>(accept);
         assert_eq!(flush(limiter).await, 0, "{refuse}");
         assert_eq!(remaining(&there, &SLIDING).await, before + 900, "{refuse}");
     }
-}
-
-fn execute(server: &Server, command: &str) {
-    let (name, words) = command.split_once(' ').expect("words");
-    let words: Vec<_> = words.split(' ').collect();
-    redis::cmd(name).arg(words).exec(&mut server.connection()).expect("a reply");
 }
 
 /// A reset writes what a full server does not refuse, and a settlement before it does not.
@@ -191,10 +185,10 @@ async fn a_reset_does_not_pass_a_settlement_that_redis_refuses() {
     let outage = Outage::new();
     let (Outage { server, limiter, .. }, there) = (&outage, outage.other());
     let permit = acquire(limiter, &SLIDING, 10).await;
-    execute(server, "CONFIG SET maxmemory 1");
+    server.command::<()>("CONFIG SET maxmemory 1");
     permit.settle(500);
     limiter.reset(&SLIDING, "key").await.expect_err("the settlement comes first");
-    execute(server, "CONFIG SET maxmemory 0");
+    server.command::<()>("CONFIG SET maxmemory 0");
     assert_eq!(flush(limiter).await, 0);
     assert_eq!(there.operator().usage(&SLIDING, "key").await.expect("a reply").used, 500);
     assert!(limiter.reset(&SLIDING, "key").await.expect("reset"));
@@ -205,7 +199,7 @@ async fn a_reset_does_not_pass_a_settlement_that_redis_refuses() {
 #[tokio::test]
 async fn a_script_that_ends_after_a_write_is_a_loss() {
     let (server, clock, there) = Server::with_clock();
-    execute(&server, "ACL SETUSER limiter on >secret ~* &* +@all -pexpire");
+    server.command::<()>("ACL SETUSER limiter on >secret ~* &* +@all -pexpire");
     let url = server.url.replace("redis://", "redis://limiter:secret@");
     let builder = RateLimiter::builder().redis(url).clock(Clock::Virtual(clock));
     let limiter = builder.deadline(DEADLINE).build().expect("valid settings");
@@ -256,7 +250,11 @@ async fn blocks_wait_for_the_end_of_an_outage() {
     let Outage { limiter, clock, .. } = &outage;
     acquire(limiter, &SLIDING, 10).await.settle(1);
     limiter.flush().await.expect("settled");
+    limiter.block(&BLOCKED, "known", MINUTE).await.expect("blocked");
     outage.cut().await;
+    let known = limiter.check(&BLOCKED, "known", 1).await.expect_err("blocked");
+    let Rejection::Blocked { decision, .. } = known else { panic!("{known:?}") };
+    assert_eq!(decision.source, Source::Fallback);
     limiter.scope(block(1)).await.expect("admitted by the fallback");
     let start = Instant::now();
     for _ in 0..100 {

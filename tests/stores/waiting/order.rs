@@ -7,7 +7,6 @@ use ratelimit_runtime::__private::lines_are_idle;
 use ratelimit_runtime::Part;
 use ratelimit_runtime::stream::RateLimitStreamExt;
 use support::ALGORITHMS;
-use tokio::task::yield_now;
 
 use super::*;
 
@@ -16,35 +15,6 @@ fn limit(algorithm: Algorithm, threshold: u64, wait: Duration) -> Limit {
 }
 
 on_both_stores! {
-    async fn waiters_are_admitted_in_the_order_of_arrival(test: TestLimiter) {
-        for algorithm in ALGORITHMS {
-            let limit = limit(algorithm, 10, MINUTE);
-            // Connects, so that Redis receives the calls in the order in which they are made.
-            test.limiter.peek(&limit, "key", 1).await.expect("a decision");
-            let mut calls = JoinSet::new();
-            for number in 0..40 {
-                let (check, clock) = (test.limiter.check(&limit, "key", 1), test.clock.clone());
-                calls.spawn(async move {
-                    check.await.expect("in time");
-                    (clock.now(), number)
-                });
-                // Each call is in line before the next starts.
-                yield_now().await;
-            }
-            let calls = tokio::spawn(calls.join_all());
-            while !calls.is_finished() {
-                wait_until_idle(&test.limiter).await;
-                test.clock.advance(Duration::from_millis(50));
-            }
-            let mut admitted = calls.await.expect("no panic");
-            // The runtime decides in which order calls run that were admitted at the same time.
-            admitted.sort_unstable();
-            let order = admitted.into_iter().map(|(_, number)| number);
-            assert!(order.eq(0..40), "{algorithm}");
-            test.clock.advance(10 * SECOND);
-        }
-    }
-
     async fn a_call_that_would_wait_too_long_is_rejected_at_once(test: TestLimiter) {
         let limit = limit(Algorithm::LeakyBucket, 1, Duration::from_millis(2_500));
         assert!(test.allows(&limit, 1).await);

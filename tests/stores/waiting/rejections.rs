@@ -155,10 +155,10 @@ fn limited(result: &Result<Decision, Rejection>) -> Duration {
     decision.retry_after
 }
 
-#[tokio::test]
-async fn a_call_beyond_the_bound_is_decided_at_once_if_no_call_waits_for_its_counts() {
-    let server = Server::start();
-    for (limiter, clock) in with_one_place(&server) {
+on_both_stores! {
+    with_one_place;
+
+    async fn a_call_beyond_the_bound_is_decided_if_no_call_waits_for_its_counts((limiter, clock)) {
         for limit in [Limit::sliding("bound", 1, SECOND), Limit::leaky_bucket("bound", 1, SECOND)] {
             let limit = limit.wait(MINUTE);
             limiter.check(&limit, "key", 1).await.expect("a new key");
@@ -176,12 +176,8 @@ async fn a_call_beyond_the_bound_is_decided_at_once_if_no_call_waits_for_its_cou
             clock.advance(MINUTE);
         }
     }
-}
 
-#[tokio::test]
-async fn a_call_beyond_the_bound_does_not_overtake() {
-    let server = Server::start();
-    for (limiter, clock) in with_one_place(&server) {
+    async fn a_call_beyond_the_bound_does_not_overtake((limiter, clock)) {
         let limit = Limit::sliding("bound", 10, SECOND).wait(MINUTE);
         limiter.check(&limit, "key", 5).await.expect("a new key");
         let first = waiting(&limiter, &limit, "key", 8).await;

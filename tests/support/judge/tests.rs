@@ -240,18 +240,3 @@ fn units_of_a_lost_count_come_on_top_once_they_are_back() {
         }
     }
 }
-
-/// Processes write their calls as text.
-#[test]
-fn an_admitted_call_is_a_line() {
-    let limit = limit(TokenBucket);
-    let from = crate::history::machine_time();
-    let call = AdmittedCall { used: 3, ..AdmittedCall::since(from, &limit, 7) };
-    assert!(from > 0 && call.starts.0 <= call.starts.1);
-    let text = format!("ready\n12\n{call}\n{call}\nadmitted 1 2\n");
-    assert_eq!(AdmittedCall::parse_all(&text), [call, call]);
-    let mut judge = Judge::new(&limit, None);
-    judge.admitted_all(&[call, call]);
-    assert_eq!(judge.breaches(), []);
-    assert!(judge.objects_to_more(&limit, 5) && !judge.objects_to_more(&limit, 4));
-}
