@@ -185,33 +185,12 @@ fn the_error_of_a_limit_in_a_file_names_its_line_and_what_to_write() {
 }
 
 #[test]
-fn a_limit_returns_what_was_set() {
-    let plain = Limit::fixed("limits", 100, SECOND);
-    let policy = plain.policy();
-    assert_eq!((plain.get_burst(), plain.get_align(), policy.wait), (None, None, None));
-    assert_eq!((policy.scope, policy.on_error), (Scope::Global, None));
-    assert_eq!((policy.shadow, policy.hidden), (false, false));
-    assert_eq!(policy.lease, Lease::None);
-    assert_eq!(plain.lease(7).policy().lease, Lease::UpTo(7));
-    assert_eq!(plain.auto_lease().policy().lease, Lease::Auto);
-    assert!(plain.hidden(true).policy().hidden);
-    assert_eq!((policy.notify_at, plain.notify_at(100).policy().notify_at), (None, Some(100)));
-
-    let align = Align::offset_minutes(-210);
-    assert_eq!(align.get_offset_minutes(), Some(-210));
-    assert_eq!(plain.align(align).get_align(), Some(align));
+fn a_burst_and_a_lease_are_returned_as_they_were_set() {
     // A burst of the default capacity differs from no burst.
     let bucket = Limit::token_bucket("limits", 100, SECOND);
     assert_eq!((bucket.get_burst(), bucket.burst(100).get_burst()), (None, Some(100)));
-    let set = bucket.scope(Scope::Process).on_error(OnError::Deny).shadow(true).wait(SECOND);
-    let policy = set.policy();
-    assert_eq!((policy.scope, policy.on_error), (Scope::Process, Some(OnError::Deny)));
-    assert_eq!((policy.shadow, policy.wait), (true, Some(SECOND)));
-
-    let limit = Limit::leaky_bucket("limits", 7, MINUTE);
-    assert_eq!((limit.name(), limit.threshold(), limit.period()), ("limits", 7, MINUTE));
-    assert_eq!((limit.capacity(), limit.burst(3).capacity()), (1, 3));
-    assert_eq!((limit.algorithm(), bucket.capacity()), (Algorithm::LeakyBucket, 100));
+    let leases = [bucket, bucket.lease(7), bucket.auto_lease()].map(|limit| limit.policy().lease);
+    assert_eq!(leases, [Lease::None, Lease::UpTo(7), Lease::Auto]);
 }
 
 /// The attribute checks literals, and the runtime checks constants.

@@ -28,8 +28,7 @@ fn is_wrong(result: &LoginResult) -> bool {
 #[rate_limit(
     limit(name = "user", period = "15m", threshold = 5),
     limit(name = "client", period = "1m", threshold = 20, key = login.client),
-    count_if = is_wrong,
-    limiter = limiter
+    count_if = is_wrong, limiter = limiter
 )]
 async fn by_user(limiter: &RateLimiter, login: &Try) -> LoginResult {
     Ok(login.is_right)
@@ -38,8 +37,7 @@ async fn by_user(limiter: &RateLimiter, login: &Try) -> LoginResult {
 #[rate_limit(
     limit(name = "user and client", period = "15m", threshold = 5, key = login.client),
     limit(name = "client", period = "1m", threshold = 20, key = login.client),
-    count_if = is_wrong,
-    limiter = limiter
+    count_if = is_wrong, limiter = limiter
 )]
 async fn by_user_and_client(limiter: &RateLimiter, login: &Try) -> LoginResult {
     Ok(login.is_right)
@@ -49,8 +47,7 @@ async fn by_user_and_client(limiter: &RateLimiter, login: &Try) -> LoginResult {
     limit(name = "user and client", period = "15m", threshold = 5, key = login.client),
     limit(name = "user", period = "1d", threshold = 1_000),
     limit(name = "client", period = "1m", threshold = 20, key = login.client),
-    count_if = is_wrong,
-    limiter = limiter
+    count_if = is_wrong, limiter = limiter
 )]
 async fn with_a_day(limiter: &RateLimiter, login: &Try) -> LoginResult {
     Ok(login.is_right)
@@ -60,8 +57,7 @@ async fn with_a_day(limiter: &RateLimiter, login: &Try) -> LoginResult {
     limit(name = "guesses", period = "15m", threshold = 5, key = (login.device, login.client)),
     limit(name = "user", period = "1d", threshold = 1_000, key = login.device),
     limit(name = "client", period = "1m", threshold = 20, key = login.client),
-    count_if = is_wrong,
-    limiter = limiter
+    count_if = is_wrong, limiter = limiter
 )]
 async fn with_devices(limiter: &RateLimiter, login: &Try) -> LoginResult {
     Ok(login.is_right)

@@ -1,10 +1,11 @@
 //! 30,000,000,000 tokens a month, as each part of the interface writes and reports them. `tests/stores` has the
-//! decisions of each algorithm, and `tests/web` the headers of each amount.
+//! decisions of each algorithm, `tests/web` the headers of each amount, `tests/judged` rules of such amounts, and
+//! `tests/cli` how an operator writes them.
 
 use std::time::Duration;
 
 use ratelimit_runtime::web::RateLimitLayer;
-use ratelimit_runtime::{Calendar, Limit, Rejection, RuleSet, rate_limit};
+use ratelimit_runtime::{Calendar, Limit, Rejection, rate_limit};
 
 use crate::{NOW, TestLimiter, respond};
 
@@ -62,10 +63,18 @@ support::on_both_stores! {
         assert_eq!(test.used().await, 15_000_000_000);
         let costly = test.complete(15_000_000_001, 0).await;
         assert!(matches!(costly, Err(Rejection::Limited { .. })), "{costly:?}");
-        test.complete(1, 25_000_000_000).await.expect("admitted");
+        let key = test.key;
+        let layer = RateLimitLayer::new().limiter(test.limiter.clone()).limit(LIMIT, move |_| key);
+        let (admitted, end) = (respond(&layer).await, REST_OF_MONTH.as_secs());
+        let state = format!(r#""monthly";r=14999999999;t={end}"#);
+        assert_eq!(admitted.headers()["ratelimit"], state);
+        let policy = r#""monthly";q=30000000000;w=2678400"#;
+        assert_eq!(admitted.headers()["ratelimit-policy"], policy);
+        test.complete(1, 24_999_999_999).await.expect("admitted");
         assert_eq!(test.used().await, 40_000_000_000, "a debt");
         let rejection = test.complete(1, 0).await.expect_err("a debt");
         assert_eq!(rejection.retry_after(), Some(REST_OF_MONTH));
+        assert_eq!(respond(&layer).await.headers()["retry-after"], end.to_string());
         let instant = Duration::from_micros(1);
         test.clock.advance(REST_OF_MONTH.saturating_sub(instant));
         test.complete(1, 0).await.expect_err("still this month");
@@ -73,51 +82,5 @@ support::on_both_stores! {
         test.complete(MONTHLY, 0).await.expect("the next month");
         let costly = test.complete(MONTHLY + 1, 0).await;
         assert!(matches!(costly, Err(Rejection::CostExceedsCapacity { .. })), "{costly:?}");
-    }
-
-    async fn rules_change_the_budget_of_all_and_of_a_key(test) {
-        let set = |text: &str| {
-            let rules = RuleSet::from_toml(text).expect(text);
-            assert_eq!(RuleSet::from_json(&rules.to_json()).expect("JSON"), rules);
-            test.limiter.set_rules(rules).expect(text);
-        };
-        let left = async || {
-            let peeked = test.limiter.peek(&LIMIT, test.key, 0).await;
-            peeked.map(|decision| (decision.remaining, decision.limit))
-        };
-        test.complete(12_345_678_901, 12_345_678_901).await.expect("admitted");
-        set("monthly = { threshold = 40_000_000_000 }");
-        assert_eq!(left().await, Ok((27_654_321_099, 40_000_000_000)));
-        test.complete(27_654_321_099, 27_654_321_098).await.expect("admitted");
-        let key = test.key;
-        set(&format!("monthly = {{ threshold = 5, keys.{key}.threshold = 50_000_000_000 }}"));
-        assert_eq!(left().await, Ok((10_000_000_001, 50_000_000_000)));
-        set(&format!("monthly.keys.{key}.threshold = 10_000_000_000"));
-        let rejection = test.complete(1, 1).await.expect_err("lowered");
-        assert_eq!(rejection.retry_after(), Some(REST_OF_MONTH));
-        set("");
-        assert_eq!(left().await, Ok((0, MONTHLY)));
-        assert_eq!(test.used().await, 39_999_999_999);
-    }
-
-    async fn headers_have_the_exact_amounts_and_the_end_of_the_month(test) {
-        let most = Limit::calendar("most", 999_999_999_999_999, Calendar::Month);
-        let key = test.key;
-        let layer = RateLimitLayer::new().limiter(test.limiter.clone());
-        let layer = layer.limit(LIMIT, move |_| key).limit(most, move |_| key);
-        test.complete(MONTHLY - 1, MONTHLY - 1).await.expect("admitted");
-        test.limiter.credit(&LIMIT, key, 12_345_678_901).await.expect("a reply");
-        let (admitted, end) = (respond(&layer).await, REST_OF_MONTH.as_secs());
-        assert_eq!(
-            admitted.headers()["ratelimit"],
-            format!(r#""monthly";r=12345678901;t={end}, "most";r=999999999999998;t={end}"#)
-        );
-        let policy = admitted.headers()["ratelimit-policy"].to_str().expect("ASCII");
-        let quotas = r#";q=30000000000;w=2678400, "most";q=999999999999999;"#;
-        assert!(policy.contains(quotas), "{policy}");
-        test.complete(12_345_678_901, 12_345_678_901).await.expect("admitted");
-        let rejected = respond(&layer).await;
-        assert_eq!(rejected.status(), 429);
-        assert_eq!(rejected.headers()["retry-after"], end.to_string());
     }
 }

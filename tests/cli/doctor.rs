@@ -196,7 +196,7 @@ fn doctor_examines_each_primary_of_a_cluster_and_that_of_sentinels() {
 
 #[test]
 fn doctor_reads_certificates_and_passwords_of_files() {
-    let (server, url) = start_with_tls(true);
+    let (server, url) = start_with_tls();
     assert_is_good(&url, |doctor| with_certificates(doctor, &server));
     assert_finds(&url, |_| {}, &["connection"], &["RATELIMIT_ROOT_CERTIFICATES"]);
 

@@ -66,7 +66,7 @@ fn prove_counts_no_call_beyond_the_limit_and_leaves_no_key() {
 
 #[test]
 fn prove_works_with_tls_and_certificates_in_files() {
-    let (server, url) = start_with_tls(true);
+    let (server, url) = start_with_tls();
     let mut with_files = prove(&url, &["--yes", "--json"]);
     with_certificates(&mut with_files, &server);
     let table: Value = serde_json::from_str(&output(with_files)).expect("JSON");

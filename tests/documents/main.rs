@@ -187,23 +187,3 @@ fn examples_and_guides_limit_what_they_seem_to_limit() {
     }
     assert!(texts.len() > 150, "only {} files", texts.len());
 }
-
-#[test]
-fn mistakes_are_found() {
-    let packages = packages();
-    let is_right = |command| check(command, &packages).is_ok();
-    assert!(is_right("PORT=1 cargo run --example axum --features metrics"));
-    for wrong in [
-        "cargo run --example nosuch",
-        "cargo run --example axum --features nosuch",
-        "tests/run --test nosuch",
-        "cargo bench --bench all -- nosuch",
-        "tests/nosuch",
-    ] {
-        assert!(!is_right(wrong), "{wrong}");
-    }
-    let text = "# One\n```sh\ncargo a \\\n  b   # c\n```\nsee `cargo d` and [e](f.md#g)\n## What `is` it?\n[h]: i.md";
-    assert_eq!(commands(text), ["cargo a b", "cargo d"]);
-    assert_eq!(links(text), ["f.md#g", "i.md"]);
-    assert_eq!(anchors(text), BTreeSet::from(["one".to_owned(), "what-is-it".to_owned()]));
-}

@@ -93,15 +93,3 @@ fn tokens(text: &str) -> Vec<&str> {
     }
     tokens
 }
-
-#[test]
-fn finds_the_names_that_nothing_declares() {
-    let set = |names: &str| -> BTreeSet<String> { names.split(' ').map(str::to_owned).collect() };
-    let text = "local a, b = c, 'not d -- or' -- nor e\n\
-                local function f(x, ...) return x + g.h(f, { i = x, [j] = -k }) end\n\
-                for n = 1, #l do\n  local p\n  a[n], o = m\nend";
-    let names = Names::of(text);
-    assert_eq!(names.free, set("c g j k l m o"));
-    assert_eq!(names.declared, set("a b f n p x"));
-    assert_eq!(names.exported, set("a b f"));
-}

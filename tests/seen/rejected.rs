@@ -149,20 +149,25 @@ async fn logged(builder: Builder) -> Vec<String> {
         for _ in 0..2 {
             let _ = limiter.check(&LOGIN, KEY, 1).await;
         }
+        let _ = limiter.check(&LOGIN.shadow(true), KEY, 1).await;
     });
     let keys = keys.await;
-    assert_eq!([&keys[0], &keys[2]], [&limiter.operator().rejected_keys(1)[0].key; 2]);
+    let listed = &limiter.operator().rejected_keys(1)[0].key;
+    assert_eq!([&keys[0], &keys[2], &keys[3]], [listed; 3]);
     keys[..2].to_vec()
 }
 
 #[tokio::test]
-async fn events_and_the_list_show_keys_as_the_application_sets() {
+async fn events_and_the_list_show_a_secret_hash_of_a_key_or_what_the_application_sets() {
     let server = Server::start();
     for (index, builder) in [RateLimiter::builder(), server.builder()].into_iter().enumerate() {
         let prefixed = |prefix: &str| builder.clone().key_prefix(format!("{prefix}{index}"));
         assert_eq!(logged(prefixed("texts").log_keys(true)).await, [KEY, "bob"]);
+        // Each limiter has its own secret, so an attacker cannot find a key by hashing candidates.
         let hashed = logged(prefixed("hashes")).await;
-        assert!(hashed.iter().all(|hash| hash.len() == 16) && hashed != HASHES, "{hashed:?}");
+        let is_hash = |text: &String| text.len() == 16 && u64::from_str_radix(text, 16).is_ok();
+        assert!(hashed.iter().all(is_hash) && hashed[0] != hashed[1], "{hashed:?}");
+        assert!(hashed != HASHES && hashed != logged(prefixed("hashes")).await, "{hashed:?}");
         // The secret stays when the texts are turned off.
         let both = prefixed("both").log_hash_secret(SECRET).log_keys(true);
         assert_eq!(logged(both.clone()).await, [KEY, "bob"]);

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use redis::{Client, Commands, Connection, ConnectionAddr, FromRedisValue};
 use redis_test::cluster::{RedisCluster, RedisClusterConfiguration};
+use redis_test::server::RedisServer;
 
 use crate::port;
 use crate::server::{command, spawn};
@@ -40,16 +41,8 @@ impl Cluster {
             spawn(ConnectionAddr::Tcp(host.clone(), port), None, None, &arguments)
         };
         let servers: Vec<_> = (1..=3).map(|node| start(format!("127.0.0.{node}"))).collect();
-        let cluster = RedisCluster { servers, folders: Vec::new(), tls_paths: None };
-        let nodes = cluster.servers.iter().map(|server| server.client_addr().to_string());
-        let mut create = Command::new("redis-cli");
-        create.args(["--cluster", "create"]).args(nodes).arg("--cluster-yes");
-        let cluster = Self { cluster };
-        block_until("nodes reply", || create.output().expect("redis-cli").status.success());
-        let state = |node| cluster.ask::<String>(node, "CLUSTER INFO");
-        let is_up = |node| state(node).contains("cluster_state:ok");
-        block_until("the cluster is up", || (0..3).all(is_up));
-        cluster
+        join(&servers, &[]);
+        Self { cluster: RedisCluster { servers, folders: Vec::new(), tls_paths: None } }
     }
 
     /// Lets the nodes announce a name in place of their addresses, or `?` if it is empty. Returns whether these servers
@@ -227,6 +220,23 @@ impl Cluster {
             sleep(pause / 2);
         }
     }
+}
+
+/// Joins servers to a cluster by `redis-cli` with these options, and waits until each knows that the cluster is up.
+pub(crate) fn join(servers: &[RedisServer], options: &[&str]) {
+    let addresses: Vec<_> = servers.iter().map(|server| server.client_addr().to_string()).collect();
+    let run = |words: &[&str]| {
+        Command::new("redis-cli").args(options).args(words).output().expect("redis-cli")
+    };
+    let nodes: Vec<_> = addresses.iter().map(|address| &**address).collect();
+    let create = [&["--cluster", "create"], &nodes[..], &["--cluster-yes"]].concat();
+    block_until("nodes reply", || run(&create).status.success());
+    let is_up = |address: &&str| {
+        let (host, port) = address.split_once(':').expect("a port");
+        let state = run(&["-h", host, "-p", port, "CLUSTER", "INFO"]).stdout;
+        String::from_utf8(state).expect("UTF-8").contains("cluster_state:ok")
+    };
+    block_until("the cluster is up", || nodes.iter().all(is_up));
 }
 
 /// Returns whether the servers have databases in a cluster: Valkey 9 has them.

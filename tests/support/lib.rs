@@ -87,13 +87,4 @@ macro_rules! on_both_stores {
             server.assert_all_keys_expire();
         }
     )*};
-    ($limiters:path; $($(#[$attribute:meta])* fn $name:ident($test:pat) $body:block)*) => {$(
-        $(#[$attribute])*
-        #[test]
-        fn $name() {
-            let server = $crate::server::Server::start();
-            for $test in $limiters(&server) $body
-            server.assert_all_keys_expire();
-        }
-    )*};
 }

@@ -136,12 +136,12 @@ fn number_after(text: &str, name: &str) -> u64 {
     rest[..end].parse().expect("a number")
 }
 
-/// Starts a server with TLS, and returns its URL. With `checks_clients`, it requires client certificates.
-pub fn start_with_tls(checks_clients: bool) -> (RedisServer, String) {
+/// Starts a server that requires TLS with client certificates, and returns its URL.
+pub fn start_with_tls() -> (RedisServer, String) {
     let (host, port) = ("127.0.0.1", port::free());
     let address =
         ConnectionAddr::TcpTls { host: host.to_owned(), port, insecure: false, tls_params: None };
-    let server = RedisServer::new_with_addr_and_modules(address, &[], checks_clients);
+    let server = RedisServer::new_with_addr_and_modules(address, &[], true);
     block_until("the server listens", || TcpStream::connect((host, port)).is_ok());
     (server, format!("rediss://{host}:{port}"))
 }

@@ -3,13 +3,13 @@
 use std::fs;
 use std::net::TcpStream;
 use std::path::Path;
-use std::process::Command;
 
 use redis::ConnectionAddr;
 use redis_test::server::RedisServer;
 use redis_test::utils::{TlsFilePaths, build_keys_and_certs_for_tls_ext};
 use tempfile::TempDir;
 
+use crate::cluster::join;
 use crate::port;
 use crate::server::spawn;
 use crate::wait::block_until;
@@ -37,13 +37,8 @@ impl TlsServers {
         for _ in 0..3 {
             cluster.start(None, &["--cluster-enabled", "yes", "--tls-cluster", "yes"]);
         }
-        let mut create = cluster.client();
-        create.args(["--insecure", "--cluster", "create"]);
-        create.args(cluster.servers.iter().map(|server| server.client_addr().to_string()));
-        create.arg("--cluster-yes");
-        block_until("nodes reply", || create.output().expect("redis-cli").status.success());
-        let is_up = |server| cluster.ask(server, &["CLUSTER", "INFO"]).contains("cluster_state:ok");
-        block_until("the cluster is up", || cluster.servers.iter().all(is_up));
+        let root = cluster.files.ca_crt.to_str().expect("UTF-8");
+        join(&cluster.servers, &["--tls", "--cacert", root, "--insecure"]);
         cluster
     }
 
@@ -70,27 +65,11 @@ impl TlsServers {
         block_until("the server listens", || TcpStream::connect((HOST, port)).is_ok());
     }
 
-    fn client(&self) -> Command {
-        let mut client = Command::new("redis-cli");
-        client.arg("--tls").arg("--cacert").arg(&self.files.ca_crt);
-        client
-    }
-
-    fn ask(&self, server: &RedisServer, command: &[&str]) -> String {
-        let mut client = self.client();
-        client.args(["--insecure", "-p", &port_of(server).to_string()]).args(command);
-        String::from_utf8(client.output().expect("redis-cli").stdout).expect("UTF-8")
-    }
-
     pub fn port(&self, server: usize) -> u16 {
-        port_of(&self.servers[server])
+        self.servers[server].host_and_port().expect("TCP").1
     }
 
     pub fn root(&self) -> Vec<u8> {
         fs::read(&self.files.ca_crt).expect("a certificate")
     }
-}
-
-fn port_of(server: &RedisServer) -> u16 {
-    server.host_and_port().expect("TCP").1
 }

@@ -1,9 +1,8 @@
 //! Redis Cluster: the nodes, how a limiter finds them, which calls share a script, and limits in several hash slots.
 
-use std::collections::HashSet;
 use std::time::Duration;
 
-use ratelimit_runtime::{Algorithm, Clock, Limit, Part, RateLimiter, Rejection, VirtualClock};
+use ratelimit_runtime::{Algorithm, Clock, Limit, Part, Rejection, VirtualClock};
 use redis::Commands;
 use support::ALGORITHMS;
 use support::cluster::Cluster;
@@ -59,9 +58,11 @@ async fn a_ping_fails_if_any_node_is_down() {
 
 /// Valkey 9 has databases on a cluster. Other servers refuse them.
 #[tokio::test]
-async fn the_url_selects_a_database_of_a_cluster() {
+async fn the_url_selects_a_database_of_a_cluster_and_a_login_that_is_refused_is_named() {
     let cluster = Cluster::start_on_addresses();
     let limit = Limit::sliding("numbered", 10, HOUR);
+    let error = error_of(&denying(&cluster.url().replace("://", "://:wrong@")), &limit).await;
+    assert!(format!("{error:?}").contains("password of the Redis URL"), "{error:?}");
     let limiter = denying(&format!("{}/1", cluster.url()));
     let checked = limiter.check(&limit, "key", 1).await;
     let name = "rl:sliding:1h:numbered{key}";
@@ -75,14 +76,6 @@ async fn the_url_selects_a_database_of_a_cluster() {
     }
     let rejection = checked.expect_err("no such database");
     assert!(format!("{rejection:?}").contains("path of the Redis URL"), "{rejection:?}");
-}
-
-#[tokio::test]
-async fn the_error_of_a_cluster_that_refuses_the_login_says_so() {
-    let cluster = Cluster::start(0);
-    let url = cluster.url().replace("://", "://:wrong@");
-    let error = error_of(&denying(&url), &Limit::sliding("refused", 10, HOUR)).await;
-    assert!(format!("{error:?}").contains("password of the Redis URL"), "{error:?}");
 }
 
 /// Nodes without a host differ by their address alone, which only the metadata of `CLUSTER SLOTS` has.
@@ -157,49 +150,6 @@ async fn several_limits_are_charged_all_or_none() {
     limiter.check_all(&parts).await.expect("admitted");
 }
 
-/// An organisation, its teams and their users, in three hash slots, under load from three processes: no level admits
-/// more than its limit, and what a rejected call has charged is given back.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nested_limits_hold_and_rejected_calls_charge_nothing() {
-    const USERS: [(u64, u64); 6] = [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)];
-    let cluster = Cluster::start(0);
-    let fleet = [(); 3].map(|()| denying(&cluster.url()));
-    let organisation = Limit::sliding("nested.organisation", 40, HOUR);
-    let team = Limit::sliding("nested.team", 25, HOUR);
-    let user = Limit::fixed("nested.user", 10, HOUR);
-    let slots = ["acme", "(acme:0)", "(acme:0:0)"].map(|key| cluster.slot(key));
-    assert_eq!(HashSet::from(slots).len(), 3);
-    let call = async move |limiter: &RateLimiter, (team_id, user_id): (u64, u64)| {
-        let (team_key, user_key) = (("acme", team_id), ("acme", team_id, user_id));
-        let organisation = Part::new(&organisation, &"acme", 1);
-        let parts = [Part::new(&user, &user_key, 1), Part::new(&team, &team_key, 1), organisation];
-        is_admitted(limiter.check_all(&parts).await)
-    };
-    let mut tasks = JoinSet::new();
-    for call_number in 0..6 * 60 {
-        let (limiter, index) = (fleet[call_number % 3].clone(), call_number / 60);
-        tasks.spawn(async move { (index, call(&limiter, USERS[index]).await) });
-    }
-    let mut admitted = [0; USERS.len()];
-    for (index, is_admitted) in tasks.join_all().await {
-        admitted[index] += u64::from(is_admitted);
-    }
-    // Sequential calls take what concurrent calls were rejected for.
-    for (index, ids) in USERS.into_iter().enumerate() {
-        while call(&fleet[0], ids).await {
-            admitted[index] += 1;
-        }
-    }
-    assert_eq!(admitted.iter().sum::<u64>(), 40, "{admitted:?}");
-    assert_eq!(remaining(&fleet[1], &organisation, "acme").await, 0);
-    for ((team_id, user_id), of_user) in USERS.into_iter().zip(admitted) {
-        let of_team: u64 = admitted[3 * team_id as usize..][..3].iter().sum();
-        assert_eq!(remaining(&fleet[1], &team, ("acme", team_id)).await, 25 - of_team);
-        let left = remaining(&fleet[1], &user, ("acme", team_id, user_id)).await;
-        assert_eq!(left, 10 - of_user);
-    }
-}
-
 #[tokio::test]
 async fn a_call_rejected_by_its_line_charges_no_hash_slot() {
     let (_cluster, limiter) = start_cluster();
@@ -256,31 +206,43 @@ async fn the_cache_does_not_reject_for_units_that_were_rolled_back() {
     assert!(rolled_back > 100, "{rolled_back}");
 }
 
+/// A user, its team and their organisation are in three hash slots. No level admits more than its limit, and what a
+/// rejected call has charged is given back, also if the clocks of its processes lag.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_clock_that_lags_does_not_prevent_a_rollback() {
+async fn nested_limits_hold_and_rejected_calls_charge_nothing() {
     let cluster = Cluster::start(0);
     // 5 ms before the beginning of a window, and at it.
-    let [late, early] = [5, 0].map(|behind| {
+    let [late, other, early] = [5, 5, 0].map(|behind| {
         let time = Duration::from_millis(3_600_000 * 500_000 - behind);
         let builder = denying_builder(&cluster.url());
         builder.clock(Clock::Virtual(VirtualClock::at(time))).build().expect("valid settings")
     });
     for algorithm in [Algorithm::Sliding, Algorithm::Fixed, Algorithm::SlidingCounter] {
-        let first = Limit::new("lagging.first", algorithm, 1_000, HOUR).expect("valid");
-        let second = Limit::fixed("lagging.second", 1, HOUR);
+        let [user, team] = ["nested.user", "nested.team"]
+            .map(|name| Limit::new(name, algorithm, 1_000, HOUR).expect("valid"));
+        let organisation = Limit::fixed("nested.organisation", 1, HOUR);
         let mut rolled_back = 0;
         for round in 0..60_u64 {
-            let (a, b) = (("a", round), ("b", algorithm.to_string(), round));
-            early.check(&first, a, 1).await.expect("admitted");
-            let calls: JoinSet<_> = (0..4)
-                .map(|_| late.check_all(&[Part::new(&first, &a, 10), Part::new(&second, &b, 1)]))
-                .collect();
-            let results = calls.join_all().await;
-            let admitted = results.iter().filter(|result| result.is_ok()).count() as u64;
-            assert!(admitted <= 1, "{results:?}");
+            let (of_user, of_team) = (("user", round), ("team", round));
+            let acme = ("acme", algorithm.to_string(), round);
+            early.check(&user, of_user, 1).await.expect("admitted");
+            early.check(&team, of_team, 1).await.expect("admitted");
+            let parts = [
+                Part::new(&user, &of_user, 10),
+                Part::new(&team, &of_team, 20),
+                Part::new(&organisation, &acme, 1),
+            ];
+            let calls = [&late, &other, &late, &other].map(|process| process.check_all(&parts));
+            let results = JoinSet::from_iter(calls).join_all().await;
+            let mut admitted: u64 = results.into_iter().map(is_admitted).map(u64::from).sum();
             rolled_back += 4 - admitted;
-            let left = remaining(&early, &first, a).await;
-            assert_eq!(left, 1_000 - 1 - 10 * admitted, "{algorithm}, round {round}");
+            // A sequential call takes what concurrent calls were rejected for.
+            admitted += u64::from(is_admitted(late.check_all(&parts).await));
+            assert_eq!(admitted, 1, "{algorithm}, round {round}");
+            let of_user = remaining(&early, &user, of_user).await;
+            let of_team = remaining(&early, &team, of_team).await;
+            let left = [1_000 - 1 - 10, 1_000 - 1 - 20];
+            assert_eq!([of_user, of_team], left, "{algorithm}, round {round}");
         }
         assert!(rolled_back > 60, "{rolled_back}");
     }

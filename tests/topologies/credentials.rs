@@ -14,7 +14,7 @@ use ratelimit_runtime::{
 use redis::Connection;
 use support::cluster::Cluster;
 use support::limits::HOUR;
-use support::server::{Server, stat};
+use support::server::{Server, command, stat};
 use support::wait::wait_until;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -26,16 +26,12 @@ use crate::{denying, denying_builder, error_of, first_decision};
 const LIMIT: Limit = Limit::fixed("logged in", 1_000_000, HOUR);
 
 /// Changes the passwords of the user `limits`: `>added`, `<removed`.
-fn change(connection: &mut Connection, passwords: &[&str]) {
-    let user = ["SETUSER", "limits", "on", "~*", "+@all"];
-    redis::cmd("ACL").arg(&user).arg(passwords).exec(connection).expect("ACL SETUSER");
+fn change(connection: &mut Connection, passwords: &str) {
+    command::<()>(connection, &format!("ACL SETUSER limits on ~* +@all {passwords}"));
 }
 
 fn cut(connection: &mut Connection) {
-    let _: i64 = redis::cmd("CLIENT")
-        .arg(&["KILL", "USER", "limits"])
-        .query(connection)
-        .expect("CLIENT KILL");
+    command::<i64>(connection, "CLIENT KILL USER limits");
 }
 
 fn url_of(server: &Server) -> String {
@@ -68,7 +64,7 @@ impl CredentialsProvider for Passwords {
 fn start_with(password: &str) -> (Server, Connection) {
     let server = Server::start();
     let mut connection = server.connection();
-    change(&mut connection, &[password]);
+    change(&mut connection, password);
     (server, connection)
 }
 
@@ -115,10 +111,9 @@ async fn a_password_that_changes_all_the_time_is_no_outage() {
         });
     }
     for password in 1..=20 {
-        let (before, after) = (format!("<{}", password - 1), format!(">{password}"));
-        change(&mut connection, &[&after]);
+        change(&mut connection, &format!(">{password}"));
         current.store(password, SeqCst);
-        change(&mut connection, &[&before]);
+        change(&mut connection, &format!("<{}", password - 1));
         cut(&mut connection);
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
@@ -153,80 +148,61 @@ async fn credentials_can_name_their_user() {
     assert!(!format!("{credentials:?}").contains("right"), "{credentials:?}");
     let limiter = denying_builder(&server.url).credentials(Passwords::new([credentials]));
     limiter.build().expect("valid").check(&LIMIT, "key", 1).await.expect("admitted");
-    let clients: String =
-        redis::cmd("CLIENT").arg("LIST").query(&mut server.connection()).expect("CLIENT LIST");
+    let clients: String = server.command("CLIENT LIST");
     let own = clients.lines().find(|line| line.contains("name=ratelimit")).expect("its name");
     assert!(own.contains("user=limits"), "{own}");
     assert!(!own.contains("lib-name=") || own.contains("lib-name=ratelimit-runtime"), "{own}");
 }
-
-type Failing = fn() -> Result<Credentials, CredentialsError>;
 
 /// Returns a builder whose calls fall back after a short time.
 fn impatient(server: &Server) -> Builder {
     RateLimiter::builder().redis(url_of(server)).deadline(Duration::from_millis(200))
 }
 
+/// A provider that fails, panics or hangs holds up no call beyond its deadline.
 #[tokio::test]
 async fn a_provider_that_fails_leaves_calls_to_the_fallback_until_it_works() {
     let (server, _) = start_with(">right");
-    let failings: [(&str, Failing); 2] = [
-        ("no token", || Err(io::Error::other("no token").into())),
-        ("panic", || panic!("on purpose")),
-    ];
-    for (text, failing) in failings {
+    for text in ["no token", "panic", "no answer within 900ms"] {
         let works = Arc::new(AtomicBool::new(false));
         let state = Arc::clone(&works);
         let provider = move || {
             let works = state.load(SeqCst);
-            async move { if works { Ok(Credentials::password("right")) } else { failing() } }
+            async move {
+                match text {
+                    _ if works => Ok(Credentials::password("right")),
+                    "no token" => Err(io::Error::other(text).into()),
+                    "panic" => panic!("on purpose"),
+                    _ => pending().await,
+                }
+            }
         };
         let limiter = impatient(&server).credentials(provider.clone()).build().expect("valid");
-        let decision = limiter.check(&LIMIT, "key", 1).await.expect("the fallback admits it");
-        assert_eq!(decision.source, Source::Fallback, "{text}");
+        for _ in 0..3 {
+            let decision = limiter.check(&LIMIT, "key", 1).await.expect("the fallback admits it");
+            assert_eq!(decision.source, Source::Fallback, "{text}");
+        }
         let error = error_of(&providing(&server, provider), &LIMIT).await.to_string();
+        assert!(error.contains("the provider of credentials failed: "), "{error}");
         assert!(error.contains(text), "{error}");
         works.store(true, SeqCst);
         wait_for_redis(&limiter).await;
     }
 }
 
-#[tokio::test]
-async fn a_provider_that_hangs_holds_up_no_call_beyond_its_deadline() {
-    let (server, _) = start_with(">right");
-    let limiter = impatient(&server).credentials(pending).build().expect("valid");
-    for _ in 0..3 {
-        let decision = limiter.check(&LIMIT, "key", 1).await.expect("the fallback admits it");
-        assert_eq!(decision.source, Source::Fallback);
-    }
-    let error = error_of(&providing(&server, pending), &LIMIT).await.to_string();
-    assert!(
-        error.contains("the provider of credentials failed: no answer within 900ms"),
-        "{error}"
-    );
-}
-
-#[tokio::test]
-async fn a_provider_that_is_slower_than_the_deadline_logs_in_all_the_same() {
-    let (server, _) = start_with(">right");
-    let provider = || async {
-        tokio::time::sleep(Duration::from_millis(500)).await;
-        Ok(Credentials::password("right"))
-    };
-    let limiter = impatient(&server).credentials(provider).build().expect("valid");
-    wait_for_redis(&limiter).await;
-}
-
 /// The breaker is open since the first probe, which did not wait for the login.
 #[tokio::test]
-async fn a_password_that_is_refused_after_the_deadline_is_named() {
+async fn a_provider_that_is_slower_than_the_deadline_logs_in_or_its_refusal_is_named() {
     let (server, _) = start_with(">right");
-    let provider = || async {
-        tokio::time::sleep(Duration::from_millis(300)).await;
-        Ok(Credentials::password("wrong"))
+    let slow = |password: &'static str, millis| {
+        let provider = move || async move {
+            tokio::time::sleep(Duration::from_millis(millis)).await;
+            Ok(Credentials::password(password))
+        };
+        impatient(&server).credentials(provider)
     };
-    let builder = impatient(&server).on_error(OnError::Deny).credentials(provider);
-    let limiter = builder.build().expect("valid");
+    wait_for_redis(&slow("right", 500).build().expect("valid")).await;
+    let limiter = slow("wrong", 300).on_error(OnError::Deny).build().expect("valid");
     wait_until(async || match error_of(&limiter, &LIMIT).await {
         StoreError::CircuitOpen { cause, .. } => cause.to_string().contains("WRONGPASS"),
         _ => false,
@@ -234,26 +210,41 @@ async fn a_password_that_is_refused_after_the_deadline_is_named() {
     .await;
 }
 
-/// The nodes do not answer, and then refuse the password, while their breakers are open.
+/// The nodes do not answer, and then refuse the password, while their breakers are open. At last, each has a login.
 #[tokio::test]
-async fn a_cluster_names_the_newest_error_of_its_nodes() {
+async fn a_cluster_names_the_newest_error_of_its_nodes_until_all_have_credentials() {
     let cluster = Cluster::start(0);
     for node in 0..cluster.len() {
-        change(&mut cluster.connection(node), &[">right"]);
+        change(&mut cluster.connection(node), ">right");
     }
     let url = cluster.url().replace("redis+cluster://", "redis+cluster://limits@");
-    let works = Arc::new(AtomicBool::new(false));
-    let state = Arc::clone(&works);
+    let password = Arc::new(Mutex::new(None));
+    let provided = Arc::clone(&password);
     let provider = move || {
-        let works = state.load(SeqCst);
-        async move { if works { Ok(Credentials::password("wrong")) } else { pending().await } }
+        let password = *provided.lock().expect("no panic");
+        async move {
+            match password {
+                Some(password) => Ok(Credentials::password(password)),
+                None => pending().await,
+            }
+        }
     };
     let builder = denying_builder(&url).deadline(Duration::from_millis(200)).credentials(provider);
     let limiter = builder.build().expect("valid");
-    wait_until(async || error_of(&limiter, &LIMIT).await.to_string().contains("no connection"))
-        .await;
-    works.store(true, SeqCst);
-    wait_until(async || error_of(&limiter, &LIMIT).await.to_string().contains("WRONGPASS")).await;
+    let set = |new| *password.lock().expect("no panic") = Some(new);
+    let is_named = async |words: &str| error_of(&limiter, &LIMIT).await.to_string().contains(words);
+    wait_until(async || is_named("no connection").await).await;
+    set("wrong");
+    wait_until(async || is_named("WRONGPASS").await).await;
+    set("right");
+    for key in 0..30 {
+        wait_until(async || limiter.check(&LIMIT, key, 1).await.is_ok()).await;
+    }
+    for node in 0..cluster.len() {
+        let clients: String = command(&mut cluster.connection(node), "CLIENT LIST");
+        let mut own = clients.lines().filter(|line| line.contains("name=ratelimit"));
+        assert!(own.any(|line| line.contains("user=limits")), "{clients}");
+    }
 }
 
 /// Passes one connection at a time on, and lets the server forget who it is when it is `reset`. Returns its port.
@@ -284,7 +275,7 @@ async fn forgetful_proxy(server: u16, reset: Arc<Semaphore>) -> u16 {
 #[tokio::test]
 async fn a_server_that_asks_for_a_login_again_gets_one() {
     let (server, mut connection) = start_with(">right");
-    redis::cmd("CONFIG").arg(&["SET", "requirepass", "x"]).exec(&mut connection).expect("CONFIG");
+    command::<()>(&mut connection, "CONFIG SET requirepass x");
     let reset = Arc::new(Semaphore::new(0));
     let port = forgetful_proxy(server.port(), Arc::clone(&reset)).await;
     let url = format!("redis://limits:right@127.0.0.1:{port}");
@@ -334,7 +325,7 @@ async fn credentials_are_used_again_until_most_of_their_lifetime_has_passed() {
     first_decision(&limiter, &LIMIT, "key").await;
     assert_eq!(passwords.asked(), 1);
     // A server that refuses them ends that.
-    change(&mut connection, &["resetpass", ">second"]);
+    change(&mut connection, "resetpass >second");
     cut(&mut connection);
     first_decision(&limiter, &LIMIT, "key").await;
     assert_eq!(passwords.asked(), 2);
@@ -348,7 +339,7 @@ async fn a_password_in_a_file_is_read_at_each_login() {
     write("first\n");
     let limiter = providing(&server, PasswordFile::new(file.path()));
     limiter.check(&LIMIT, "key", 1).await.expect("admitted");
-    change(&mut connection, &["resetpass", ">second"]);
+    change(&mut connection, "resetpass >second");
     write("second");
     cut(&mut connection);
     first_decision(&limiter, &LIMIT, "key").await;
@@ -365,21 +356,6 @@ async fn a_password_in_a_file_is_read_at_each_login() {
 }
 
 #[tokio::test]
-async fn all_nodes_of_a_cluster_get_credentials() {
-    let cluster = Cluster::start(0);
-    for node in 0..cluster.len() {
-        change(&mut cluster.connection(node), &[">right"]);
-    }
-    let url = cluster.url().replace("redis+cluster://", "redis+cluster://limits@");
-    let passwords = Passwords::new([Credentials::password("right")]);
-    let limiter = denying_builder(&url).credentials(passwords.clone()).build().expect("valid");
-    for key in 0..30 {
-        limiter.check(&LIMIT, key, 1).await.expect("admitted");
-    }
-    assert!(passwords.asked() >= 3, "each node has a login");
-}
-
-#[tokio::test]
 async fn the_third_protocol_logs_in_as_the_second_does() {
     let (server, _) = start_with(">right");
     let address = format!("127.0.0.1:{}/3?protocol=resp3", server.port());
@@ -393,8 +369,7 @@ async fn the_third_protocol_logs_in_as_the_second_does() {
     let provided = Passwords::new([Credentials::password("right").user("limits")]);
     let limiter = denying_builder(&format!("redis://{address}")).credentials(provided);
     limiter.build().expect("valid").check(&LIMIT, "key", 1).await.expect("admitted");
-    let clients: String =
-        redis::cmd("CLIENT").arg("LIST").query(&mut server.connection()).expect("CLIENT LIST");
+    let clients: String = server.command("CLIENT LIST");
     let own: Vec<_> = clients.lines().filter(|line| line.contains("name=ratelimit")).collect();
     assert!(own.iter().all(|line| line.contains(" db=3 ") && line.contains("resp=3")), "{own:?}");
 }

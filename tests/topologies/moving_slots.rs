@@ -79,25 +79,17 @@ fn assert_keys_expire(cluster: &Cluster) {
     }
 }
 
-fn start_on_virtual_clock() -> (Cluster, RateLimiter, VirtualClock) {
+#[tokio::test]
+async fn a_correction_leaves_a_key_blocked() {
     let (cluster, clock) = (Cluster::start(0), VirtualClock::new());
     let builder = denying_builder(&cluster.url()).clock(Clock::Virtual(clock.clone()));
     let limiter = builder.build().expect("valid");
-    (cluster, limiter, clock)
-}
-
-/// Begins to move the hash slot of the key, and leaves all its keys in Redis where they are.
-fn begin_move(cluster: &Cluster) {
-    cluster.begin_move(cluster.slot("{key}"), "other{key}");
-}
-
-#[tokio::test]
-async fn a_correction_leaves_a_key_blocked() {
-    let (cluster, limiter, clock) = start_on_virtual_clock();
+    // A move begins, and leaves all keys of the limits where they are.
+    let (slot, moved) = (cluster.slot("{key}"), "other{key}");
     for limit in limits("moved", 10, MINUTE) {
         let permits = join_all([1, 1].map(|cost| limiter.acquire(&limit, "key", cost))).await;
         limiter.block(&limit, "key", 30 * SECOND).await.expect("blocked");
-        begin_move(&cluster);
+        cluster.begin_move(slot, moved);
         for permit in permits {
             permit.expect("admitted").settle(0);
             limiter.flush().await.expect("settled");
@@ -108,23 +100,18 @@ async fn a_correction_leaves_a_key_blocked() {
         // The block is over: the first call begins a new count.
         clock.advance(30 * SECOND);
         assert_eq!(take(&limiter, &limit, "key").await, 9, "{limit:?}");
-        cluster.move_slot(cluster.slot("{key}"), Duration::ZERO);
+        cluster.move_slot(slot, Duration::ZERO);
     }
-    assert_keys_expire(&cluster);
-}
 
-/// One of the keys was blocked before, and has no other state.
-#[tokio::test]
-async fn several_limits_are_charged_all_or_none_after_a_block() {
-    let (cluster, limiter, clock) = start_on_virtual_clock();
+    // Several limits are charged all or none if a key was blocked before, and has no other state.
     let first = Limit::sliding("first", 10, HOUR);
     limiter.check(&first, "key", 1).await.expect("admitted");
-    for limit in limits("moved", 10, MINUTE) {
+    for limit in limits("blocked", 10, MINUTE) {
         limiter.block(&limit, "key", SECOND).await.expect("blocked");
     }
-    begin_move(&cluster);
+    cluster.begin_move(slot, moved);
     clock.advance(SECOND);
-    for (charged, limit) in (2..).zip(limits("moved", 10, MINUTE)) {
+    for (charged, limit) in (2..).zip(limits("blocked", 10, MINUTE)) {
         let parts = [Part::new(&first, &"key", 1), Part::new(&limit, &"key", 1)];
         limiter.check_all(&parts).await.expect("admitted");
         assert_eq!(remaining(&limiter, &first, "key").await, 10 - charged, "{limit:?}");

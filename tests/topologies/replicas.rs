@@ -9,7 +9,7 @@ use redis::{Client, Commands, Connection};
 use support::cluster::Cluster;
 use support::limits::HOUR;
 use support::sentinel::Sentinels;
-use support::server::is_replicated;
+use support::server::{command, is_replicated};
 use support::wait::wait_until;
 
 use crate::{denying, denying_builder, error_of, first_decision, take, use_all_operations};
@@ -39,7 +39,7 @@ async fn share_rule(limiter: &RateLimiter) {
 /// Asserts that a replica has received writes of its primary, and no command that can only come from a client: it
 /// reads, or is a script. A primary sends the writes of its scripts to its replicas, and not the scripts.
 fn assert_is_not_asked(replica: &mut Connection) {
-    let stats: String = redis::cmd("INFO").arg("commandstats").query(replica).expect("INFO");
+    let stats: String = command(replica, "INFO commandstats");
     // Servers before Redis 7 do not tell how many were rejected.
     let is_called = |values: &str| {
         let is_rejected =
@@ -53,18 +53,13 @@ fn assert_is_not_asked(replica: &mut Connection) {
     let is_script = ["eval", "evalsha", "eval_ro", "evalsha_ro", "fcall", "fcall_ro", "script"];
     for (name, calls) in &commands {
         let name = name.split('|').next().expect("a name");
-        let info: Vec<Vec<redis::Value>> =
-            redis::cmd("COMMAND").arg("INFO").arg(name).query(replica).expect("COMMAND");
+        let info: Vec<Vec<redis::Value>> = command(replica, &format!("COMMAND INFO {name}"));
         let flags: Vec<String> = redis::from_redis_value_ref(&info[0][2]).expect("flags");
         let is_of_a_client = is_script.contains(&name)
             || name == "readonly"
             || flags.iter().any(|it| it == "readonly");
         assert!(!is_of_a_client, "{calls} of {name}: {commands:?}");
     }
-}
-
-fn reset_stats(server: &mut Connection) {
-    redis::cmd("CONFIG").arg("RESETSTAT").exec(server).expect("RESETSTAT");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -75,7 +70,7 @@ async fn replicas_of_a_cluster_are_not_asked() {
     let mut replicas: Vec<_> =
         replicas.into_iter().map(|node| (cluster.port(node), cluster.connection(node))).collect();
     for (_, replica) in &mut replicas {
-        reset_stats(replica);
+        command::<()>(replica, "CONFIG RESETSTAT");
     }
     // The URL of the other leads to a replica, which tells where the primaries are.
     let by_replica = format!("redis+cluster://127.0.0.1:{}", replicas[0].0);
@@ -93,27 +88,11 @@ async fn replicas_of_a_cluster_are_not_asked() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_replica_beside_a_primary_with_sentinels_is_not_asked() {
-    let sentinels = Sentinels::start();
-    let client = Client::open(sentinels.replica()).expect("an address");
-    let mut replica = client.get_connection().expect("the replica");
-    reset_stats(&mut replica);
-    let builder = denying_builder(&sentinels.url("master0")).rules(Rules::redis());
-    let limiter = builder.build().expect("valid");
-    first_decision(&limiter, &Limit::sliding("connect", 5, HOUR), "connect").await;
-    share_rule(&limiter).await;
-    use_all_operations(&limiter).await;
-    limiter.shutdown().await.expect("settled");
-    sentinels.wait_for_replication();
-    assert_is_not_asked(&mut replica);
-}
-
 const LIMIT: Limit = Limit::sliding("sentinel", 5, Duration::from_secs(3600));
 
-/// The old primary becomes a replica. The matrix has a primary that is killed.
+/// After the failover, the old primary becomes a replica. The matrix has a primary that is killed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_limiter_follows_a_failover() {
+async fn the_replica_beside_a_primary_with_sentinels_is_not_asked_until_a_failover() {
     let sentinels = Sentinels::start();
     let error = error_of(&denying(&sentinels.url("unknown")), &LIMIT).await;
     assert!(
@@ -121,8 +100,18 @@ async fn the_limiter_follows_a_failover() {
         "{error:?}"
     );
 
-    let limiter = denying(&sentinels.url("master0"));
+    let client = Client::open(sentinels.replica()).expect("an address");
+    let mut replica = client.get_connection().expect("the replica");
+    command::<()>(&mut replica, "CONFIG RESETSTAT");
+    let builder = denying_builder(&sentinels.url("master0")).rules(Rules::redis());
+    let limiter = builder.build().expect("valid");
     first_decision(&limiter, &LIMIT, "connect").await;
+    share_rule(&limiter).await;
+    use_all_operations(&limiter).await;
+    limiter.flush().await.expect("settled");
+    sentinels.wait_for_replication();
+    assert_is_not_asked(&mut replica);
+
     for left in (0..5).rev() {
         assert_eq!(take(&limiter, &LIMIT, "key").await, left);
     }

@@ -1,7 +1,7 @@
 //! A single server: with TLS, with a user and a database, at a Unix socket, and behind a proxy.
 
 use std::net::TcpStream;
-use std::process::{Child, Command, Stdio};
+use std::process::Stdio;
 use std::time::Duration;
 
 use ratelimit_runtime::{BuildError, Limit, Source, StoreError};
@@ -9,10 +9,10 @@ use redis::{Commands, Connection, ConnectionAddr};
 use redis_test::server::RedisServer;
 use support::limits::HOUR;
 use support::port;
-use support::server::{Server, start_with_tls};
+use support::server::{Server, command, start_with_tls};
 use support::tls::TlsServers;
 use support::wait::block_until;
-use tempfile::TempDir;
+use tokio::process::Command;
 use tokio::time::sleep;
 
 use crate::{denying, denying_builder, error_of, first_decision, take, use_all_operations};
@@ -20,31 +20,22 @@ use crate::{denying, denying_builder, error_of, first_decision, take, use_all_op
 const LIMIT: Limit = Limit::sliding("secured", 10, HOUR);
 
 #[tokio::test]
-async fn tls_works_with_a_root_certificate() {
-    let (server, url) = start_with_tls(false);
+async fn tls_works_with_certificates() {
+    let (server, url) = start_with_tls();
     let files = server.tls_paths.as_ref().expect("the server has TLS");
-    let root = std::fs::read(&files.ca_crt).expect("a certificate");
-    let limiter = denying_builder(&url).root_certificates(root).build().expect("valid");
+    let read = |path| std::fs::read(path).expect("a certificate");
+    let (root, own, key) = (read(&files.ca_crt), read(&files.redis_crt), read(&files.redis_key));
+    let with_root = denying_builder(&url).root_certificates(root);
+    let limiter = with_root.clone().client_certificate(own, key).build().expect("valid");
     assert_eq!(first_decision(&limiter, &LIMIT, "key").await.remaining, 9);
     assert_eq!(take(&limiter, &LIMIT, "key").await, 8);
+    let rejected = with_root.build().expect("valid").check(&LIMIT, "key", 1).await;
+    assert!(rejected.is_err(), "the limiter has no client certificate");
 
     // Without the root certificate, the certificate of the server is not trusted.
     let error = error_of(&denying(&url), &LIMIT).await;
     let StoreError::Connection { message, .. } = &error else { panic!("{error:?}") };
     assert!(message.to_lowercase().contains("certificate"), "{message}");
-}
-
-#[tokio::test]
-async fn tls_works_with_a_client_certificate() {
-    let (server, url) = start_with_tls(true);
-    let files = server.tls_paths.as_ref().expect("the server has TLS");
-    let read = |path| std::fs::read(path).expect("a certificate");
-    let (root, own, key) = (read(&files.ca_crt), read(&files.redis_crt), read(&files.redis_key));
-    let without = denying_builder(&url).root_certificates(root);
-    let limiter = without.clone().client_certificate(own, key).build().expect("valid");
-    assert_eq!(first_decision(&limiter, &LIMIT, "key").await.remaining, 9);
-    let rejected = without.build().expect("valid").check(&LIMIT, "key", 1).await;
-    assert!(rejected.is_err(), "the limiter has no client certificate");
 }
 
 #[tokio::test]
@@ -90,10 +81,9 @@ fn invalid_certificates_are_an_error() {
 
 /// Creates the user `ann`, and asserts that a limiter with this URL counts in this database.
 async fn assert_counts_in(database: u8, url: &str, password: &str, connection: &mut Connection) {
-    let user = ["SETUSER", "ann", "on", password, "~*", "+@all"];
-    redis::cmd("ACL").arg(&user).exec(connection).expect("ACL SETUSER");
+    command::<()>(connection, &format!("ACL SETUSER ann on {password} ~* +@all"));
     assert_eq!(take(&denying(url), &LIMIT, "key").await, 9);
-    redis::cmd("SELECT").arg(database).exec(connection).expect("SELECT");
+    command::<()>(connection, &format!("SELECT {database}"));
     let keys: Vec<String> = connection.keys("*").expect("KEYS");
     assert_eq!(keys, ["rl:sliding:1h:secured{key}"]);
 }
@@ -123,48 +113,25 @@ async fn the_url_of_a_unix_socket_selects_a_user_and_a_database() {
     assert_counts_in(2, &url, ">p+s", &mut connection).await;
 }
 
-// `haproxy` between a limiter and its server.
-
 /// The time without data after which `haproxy` ends a connection.
 const IDLE: Duration = Duration::from_millis(500);
 
-/// `haproxy` in TCP mode before a server. Stopped on drop.
-struct HaProxy {
-    child: Child,
-    port: u16,
-    _folder: TempDir,
-}
-
-impl HaProxy {
-    fn start(server: &Server) -> Self {
-        let (folder, port) = (tempfile::tempdir().expect("a folder"), port::free());
-        let (path, idle) = (folder.path().join("configuration"), IDLE.as_millis());
-        let configuration = format!(
-            "defaults\n  mode tcp\n  timeout connect 1s\n  timeout client {idle}ms\n  timeout server {idle}ms\n\
-             listen redis\n  bind 127.0.0.1:{port}\n  server one 127.0.0.1:{}\n",
-            server.port()
-        );
-        std::fs::write(&path, configuration).expect("a file");
-        let mut command = Command::new("haproxy");
-        command.arg("-f").arg(&path).stdout(Stdio::null()).stderr(Stdio::null());
-        let child = command.spawn().expect("haproxy, which `tests/run` installs");
-        block_until("haproxy listens", || TcpStream::connect(("127.0.0.1", port)).is_ok());
-        Self { child, port, _folder: folder }
-    }
-}
-
-impl Drop for HaProxy {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_limiter_works_through_a_proxy_that_ends_idle_connections() {
-    let server = Server::start();
-    let proxy = HaProxy::start(&server);
-    let limiter = denying(&format!("redis://127.0.0.1:{}", proxy.port));
+    let (server, port) = (Server::start(), port::free());
+    let (folder, idle) = (tempfile::tempdir().expect("a folder"), IDLE.as_millis());
+    let configuration = format!(
+        "defaults\n  mode tcp\n  timeout connect 1s\n  timeout client {idle}ms\n  timeout server {idle}ms\n\
+         listen redis\n  bind 127.0.0.1:{port}\n  server one 127.0.0.1:{}\n",
+        server.port()
+    );
+    let path = folder.path().join("configuration");
+    std::fs::write(&path, configuration).expect("a file");
+    let mut proxy = Command::new("haproxy");
+    proxy.arg("-f").arg(&path).stdout(Stdio::null()).stderr(Stdio::null()).kill_on_drop(true);
+    let _proxy = proxy.spawn().expect("haproxy, which `tests/run` installs");
+    block_until("haproxy listens", || TcpStream::connect(("127.0.0.1", port)).is_ok());
+    let limiter = denying(&format!("redis://127.0.0.1:{port}"));
     let limit = Limit::sliding("idle", 10, HOUR);
     // The first call decides, too: nothing fails while a limiter connects.
     limiter.acquire(&limit, "key", 3).await.expect("admitted").settle(1);

@@ -38,22 +38,12 @@ fn rejection(error: BoxError) -> Rejection {
     *error.downcast().expect("a rejection")
 }
 
-#[tokio::test]
-async fn spellings_of_one_host_share_its_count() {
-    let by_host = |request: &Request<()>| request.uri().host().map(host_key);
-    let layer = RateLimitLayer::outbound().limit(Limit::fixed("host", 3, MINUTE), by_host);
-    let sent = service_fn(async |_: Request<()>| Ok::<_, BoxError>(()));
-    let mut service = layer.limiter(timed().0).layer(sent);
-    for (url, is_sent) in [
-        ("http://example.com/", true),
-        ("https://Example.COM:8443/a", true),
-        ("http://example.com./", true),
-        ("http://EXAMPLE.com./b", false),
-        ("http://another.example.com/", true),
-    ] {
-        let request = Request::get(url).body(()).expect("a request");
-        assert_eq!(service.call(request).await.is_ok(), is_sent, "{url}");
+#[test]
+fn spellings_of_one_host_share_its_count() {
+    for spelling in ["example.com", "Example.COM", "example.com.", "EXAMPLE.com."] {
+        assert_eq!(host_key(spelling), "example.com");
     }
+    assert_eq!(host_key("another.example.com"), "another.example.com");
 }
 
 support::on_both_stores! {

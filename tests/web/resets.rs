@@ -89,7 +89,7 @@ fn a_reset_stays_at_its_moment() {
         let clock = || VirtualClock::at(Duration::from_micros(1_800_000_017_345_678));
         let (alone, clock) = (clock(), clock());
         play(limit, align, &[embedded_on(&alone)], &alone);
-        redis::cmd("FLUSHALL").exec(&mut redis.connection()).expect("FLUSHALL");
+        redis.command::<()>("FLUSHALL");
         play(limit, align, &[redis.limiter_on(&clock), redis.limiter_on(&clock)], &clock);
     }
 }

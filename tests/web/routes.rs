@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 
-use actix_web::guard;
 use axum::extract::Request;
 use axum::http::Uri;
 use ratelimit_runtime::web::actix;
@@ -83,28 +82,4 @@ fn a_spelling_that_reaches_a_handler_of_axum_has_the_key_of_its_route() {
         count_by_route(serve(if trims { trimming() } else { app }, &timed().0).address)
     });
     assert_eq!(reaching, [12, 16]);
-}
-
-/// The path does not tell the scopes apart, and their guards do.
-#[test]
-fn a_scope_with_a_guard_has_limits_of_its_own() {
-    let configure = |config: &mut web::ServiceConfig| {
-        for (plan, threshold) in [("free", 1), ("paid", 3)] {
-            let limits = RateLimits::new().limit(Limit::fixed(plan, threshold, MINUTE), |_| ());
-            let scope = web::scope("/api").guard(guard::Header("x-plan", plan)).wrap(limits);
-            config.service(scope.route("/{id}", web::get().to(move || async move { plan })));
-        }
-    };
-    let address = serve_actix(configure, RateLimits::new(), &timed().0, false);
-    for (path, plan, status) in [
-        ("/api/1", "paid", 200),
-        ("/%61pi/2", "paid", 200),
-        ("/api/3", "free", 200),
-        ("/%61pi/4", "free", 429),
-        ("/api/%35", "paid", 200),
-        ("/api/6", "paid", 429),
-    ] {
-        let answer = get(address, path, &[&format!("x-plan: {plan}")]);
-        assert_eq!((answer.status, items(reported(&answer).1)[0].0.as_str()), (status, plan));
-    }
 }

@@ -94,11 +94,11 @@ fn reports_all_limits_that_are_decided_together() {
     assert!(rejected.body.ends_with(r#""violated-policies":["same#2"]}"#), "{}", rejected.body);
 }
 
-support::on_both_stores! {
-    limiters;
-
-    /// A limit of requests and one of tokens, in one decision. The legacy headers report the first item of a rejection.
-    fn reports_first_the_limit_of_a_group_that_rejects((limiter, _)) {
+/// A limit of requests and one of tokens, in one decision. The legacy headers report the first item of a rejection.
+#[test]
+fn reports_first_the_limit_of_a_group_that_rejects() {
+    let redis = Server::start();
+    for (limiter, _) in limiters(&redis) {
         let tokens = Limit::fixed("tokens", 10, MINUTE * 60);
         let cost = |head: &Parts| head.uri.query().and_then(|it| it.parse().ok()).unwrap_or(1);
         let requests = layer(Limit::fixed("requests", 3, MINUTE));
@@ -116,9 +116,14 @@ support::on_both_stores! {
             assert_eq!(legacy_of(&answer), legacy, "{path}");
         }
     }
+    redis.assert_all_keys_expire();
+}
 
-    /// A limit that decides about two keys has one item: the item of the key with fewer units.
-    fn reports_a_limit_of_two_keys_once((limiter, _)) {
+/// A limit that decides about two keys has one item: the item of the key with fewer units.
+#[test]
+fn reports_a_limit_of_two_keys_once() {
+    let redis = Server::start();
+    for (limiter, _) in limiters(&redis) {
         let by_path = |request: &Parts| request.uri.path().to_owned();
         let inner = || RateLimitLayer::new().limit(ALL, by_path);
         let all = |key: &'static str| RateLimitLayer::new().limit(ALL, move |_| key);
@@ -137,6 +142,7 @@ support::on_both_stores! {
             }
         }
     }
+    redis.assert_all_keys_expire();
 }
 
 /// Caches between the service and its clients store responses for all clients.
