@@ -8,7 +8,7 @@ use support::cluster::Cluster;
 use support::sentinel::Sentinels;
 use support::server::{Server, start_with_tls};
 
-use crate::operator::{announced, call};
+use crate::operator::{announce, announced, call};
 use crate::{ratelimit, with_certificates};
 
 /// Examines a Redis. Returns the exit code, and the report.
@@ -95,15 +95,11 @@ fn doctor_estimates_the_memory_of_many_keys_by_a_sample() {
 #[tokio::test(flavor = "multi_thread")]
 async fn doctor_finds_what_can_become_of_counts_and_rules() {
     let server = Server::start();
-    let mut connection = server.connection();
-    let mut set = |name: &str, value: &str| {
-        redis::cmd("CONFIG").arg(&["SET", name, value]).exec(&mut connection).expect("CONFIG SET");
-    };
-    set("maxmemory", "100mb");
-    set("maxmemory-policy", "allkeys-lru");
+    server.command::<()>("CONFIG SET maxmemory 100mb");
+    server.command::<()>("CONFIG SET maxmemory-policy allkeys-lru");
     let eviction = ["`allkeys-lru`", "the rules can be lost", "maxmemory-policy noeviction"];
     assert_finds(&server.url, |_| {}, &["eviction"], &eviction);
-    set("maxmemory-policy", "noeviction");
+    server.command::<()>("CONFIG SET maxmemory-policy noeviction");
 
     let _service = announced(&server).await;
     // Another program removes a TTL, and writes a value where a count should be.
@@ -119,8 +115,7 @@ async fn doctor_finds_what_can_become_of_counts_and_rules() {
     let limit =
         r#"{"limit":{"name":"api","threshold":7,"period":"1m"},"place":"","is_computed":false}"#;
     let process = format!(r#"{{"id":"old-1","rules":"1-x","limits":[{limit}]}}"#);
-    let () = connection.set("rl:{rules}:process:~", process).expect("written");
-    let () = connection.zadd("rl:{rules}:processes", "~", u64::MAX).expect("written");
+    announce(&server, &process);
     let lost =
         ["Redis has lost the rules that 1 of 2 processes obey: old-1", "`ratelimit restore`"];
     assert_finds(&server.url, |_| {}, &["fleet", "releases"], &lost);
@@ -133,12 +128,7 @@ async fn doctor_finds_what_can_become_of_counts_and_rules() {
 #[test]
 fn doctor_finds_the_rights_that_a_user_lacks() {
     let server = Server::start();
-    let mut connection = server.connection();
-    let mut user = |rights: &str| {
-        let mut set = redis::cmd("ACL");
-        set.arg("SETUSER").arg("limiter").arg(rights.split(' ').collect::<Vec<_>>());
-        set.exec(&mut connection).expect("ACL SETUSER");
-    };
+    let user = |rights: &str| server.command::<()>(&format!("ACL SETUSER limiter {rights}"));
     let url = server.url.replace("://", "://limiter:password@");
     let rest = ["server", "memory", "fleet"];
     user("reset on >password ~rl:* +time");
@@ -204,7 +194,6 @@ fn doctor_reads_certificates_and_passwords_of_files() {
     let password = folder.path().join("password");
     std::fs::write(&password, "right\n").expect("written");
     let server = Server::start();
-    let mut set = redis::cmd("CONFIG");
-    set.arg(&["SET", "requirepass", "right"]).exec(&mut server.connection()).expect("CONFIG SET");
+    server.command::<()>("CONFIG SET requirepass right");
     assert_is_good(&server.url, |doctor| _ = doctor.env("RATELIMIT_PASSWORD_FILE", &password));
 }

@@ -26,6 +26,11 @@ async fn by_plan(tenant: &str, threshold: u64) -> Result<(), Rejection> {
     Ok(())
 }
 
+#[rate_limit("30000000000/month", name = "budget", key = tenant, cost = tokens)]
+async fn complete(tenant: &str, tokens: u64) -> Result<(), Rejection> {
+    Ok(())
+}
+
 const BY_HAND: Limit = Limit::fixed("by hand", 1, HOUR);
 const LEASED: Limit = Limit::sliding("leased by hand", 3, HOUR).lease(2);
 
@@ -66,6 +71,13 @@ pub(crate) async fn announced(server: &Server) -> RateLimiter {
     service
 }
 
+/// Writes what a process of another program has announced.
+pub(crate) fn announce(server: &Server, process: &str) {
+    let mut connection = server.connection();
+    let () = connection.set("rl:{rules}:process:~", process).expect("written");
+    let () = connection.zadd("rl:{rules}:processes", "~", u64::MAX).expect("written");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_operator_names_a_credential_by_its_hash() {
     const SECRET: &str = "0123456789abcdef";
@@ -81,32 +93,6 @@ async fn an_operator_names_a_credential_by_its_hash() {
     let blocked = service.scope(paid(3, "sk_live")).await;
     assert!(matches!(blocked, Err(Rejection::Blocked { .. })), "{blocked:?}");
     service.scope(paid(3, "another")).await.expect("open");
-}
-
-#[rate_limit("30000000000/month", name = "budget", key = tenant, cost = tokens)]
-async fn complete(tenant: &str, tokens: u64) -> Result<(), Rejection> {
-    Ok(())
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn an_operator_reads_and_changes_a_budget_above_32_bits() {
-    let server = Server::start();
-    let service = service(&server).build().expect("valid");
-    service.scope(complete("acme", 12_345_678_901)).await.expect("admitted");
-    until_shown(&server, &["list"], "limit budget: 30000000000 per month, fixed").await;
-    let run = |command: &[&str]| run(&server, command);
-    assert_eq!(run(&["top", "budget"]), " 41.1 %  12345678901 of 30000000000  acme\n");
-    for (threshold, units) in [
-        ("threshold = 40_000_000_000", "27654321099 of 40000000000"),
-        ("threshold = 30_000_000_000", "17654321099 of 30000000000"),
-        ("threshold = 12345678902", "1 of 12345678902"),
-    ] {
-        assert_eq!(run(&["set", "budget", "acme", threshold]), "in force in 1 process\n");
-        let peeked = run(&["peek", "budget", "acme"]);
-        assert!(peeked.contains(&format!("budget: {units} left")), "{peeked}");
-    }
-    let costly = service.scope(complete("acme", 2)).await;
-    assert!(matches!(costly, Err(Rejection::Limited { .. })), "{costly:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -197,7 +183,7 @@ async fn an_operator_names_the_key_prefix_of_the_services() {
     }
 }
 
-/// Limits without the attribute, those whose amounts the code computes, and blocked keys.
+/// Limits without the attribute, those whose amounts the code computes, a budget above 32 bits, and blocked keys.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_operator_finds_out_who_is_limited() {
     let server = Server::start();
@@ -207,6 +193,7 @@ async fn an_operator_finds_out_who_is_limited() {
     for _ in 0..40 {
         service.scope(by_plan("acme", 50)).await.expect("admitted");
     }
+    service.scope(complete("shop", 12_345_678_901)).await.expect("admitted");
     for _ in 0..4 {
         let _ = service.check(&BY_HAND, "acme", 1).await;
         let _ = service.check(&BY_HAND, "bob", 1).await;
@@ -217,13 +204,22 @@ async fn an_operator_finds_out_who_is_limited() {
     // Each process announces its limits at once, and the keys that it rejects every ten seconds.
     until_shown(&server, &["top"], "       4  by hand  bob  in ").await;
     until_shown(&server, &["list"], "limit plan").await;
+    until_shown(&server, &["list"], "limit budget").await;
     let top = run(&["top"]);
     assert!(top.contains("\n       3  by hand  acme  in ") && top.contains("s ago\n"), "{top}");
 
     let list = run(&["list"]);
-    for line in ["limit by hand: 1 per 1h, fixed, checked by hand\n", "limit plan: computed, "] {
+    for line in [
+        "limit by hand: 1 per 1h, fixed, checked by hand\n",
+        "limit plan: computed, ",
+        "limit budget: 30000000000 per month, fixed",
+    ] {
         assert!(list.contains(line), "{list}");
     }
+    assert_eq!(run(&["top", "budget"]), " 41.1 %  12345678901 of 30000000000  shop\n");
+    run(&["set", "budget", "shop", "threshold = 40_000_000_000"]);
+    let peeked = run(&["peek", "budget", "shop"]);
+    assert!(peeked.contains("budget: 27654321099 of 40000000000 left"), "{peeked}");
     // Of 50, which only the code of the service knows.
     let peeked = run(&["peek", "plan", "acme"]);
     assert!(peeked.starts_with("plan: 40 in use\nall is left in "), "{peeked}");
@@ -267,10 +263,7 @@ async fn a_rule_that_does_not_fit_is_not_written() {
     let error = String::from_utf8(output.stderr).expect("UTF-8");
     assert!(output.status.success() && error.contains("has announced a limit `apy`"), "{error}");
 
-    let mut connection = server.connection();
-    let process = r#"{"id":"stuck-1","rules":"1-x","limits":[]}"#;
-    let () = connection.set("rl:{rules}:process:~", process).expect("written");
-    let () = connection.zadd("rl:{rules}:processes", "~", u64::MAX).expect("written");
+    announce(&server, r#"{"id":"stuck-1","rules":"1-x","limits":[]}"#);
     let stuck = ["written, but 1 of 2 processes have not announced", "in 15s: stuck-1."];
     assert_fails(&server, &["set", "api", "threshold = 9"], &stuck);
     assert_eq!(run(&["get", "api"]), "threshold = 9\n");
@@ -288,8 +281,7 @@ fn no_text_of_redis_controls_the_terminal_of_an_operator() {
     let rejected = format!(r#"{rejected},"rejected":{0},"since":0,"last":{0}}}"#, u64::MAX / 2);
     let process =
         format!(r#"{{"id":"~\u001b[2J","rules":"","limits":[{limit}],"rejected":[{rejected}]}}"#);
-    let () = connection.set("rl:{rules}:process:~", process).expect("written");
-    let () = connection.zadd("rl:{rules}:processes", "~", u64::MAX).expect("written");
+    announce(&server, &process);
     let rules = r#"{"api\u001b[1m":{"keys":{"a\u001b[1m":"blocked"}}}"#;
     let hash = [("version", "1-\u{1b}"), ("rules", rules)];
     let () = connection.hset_multiple("rl:{rules}", &hash).expect("written");

@@ -115,12 +115,6 @@ impl Page {
         self.driver.cdp().send_raw(method, parameters).await.expect(method)
     }
 
-    pub(crate) async fn allow_clipboard(&self) {
-        let names = ["clipboardReadWrite", "clipboardSanitizedWrite"];
-        let rights = json!({ "permissions": names, "origin": self.address() });
-        self.cdp("Browser.grantPermissions", rights).await;
-    }
-
     /// Returns the value of an expression on the page.
     pub(crate) async fn value<T: DeserializeOwned>(&self, expression: &str) -> T {
         let answer = self.driver.execute(format!("return {expression}"), Vec::new()).await;

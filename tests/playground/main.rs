@@ -26,7 +26,7 @@ const PROMISE: &str = "document.querySelector('[data-algorithm=fixed] .promise')
 const ATTRIBUTE: &str = "document.querySelector('#attribute').textContent";
 
 #[tokio::test]
-async fn decides_calls_by_the_settings() {
+async fn decides_calls_by_the_settings_and_the_rule_of_an_operator() {
     let page = Page::open().await;
     page.is("document.querySelector('#store').hidden").await;
     page.is(&format!("{}.includes('RATELIMIT_REDIS_URL')", text_of("#store-note"))).await;
@@ -45,6 +45,25 @@ async fn decides_calls_by_the_settings() {
     page.shows("[data-algorithm=token_bucket] .next", "next call passes in 20 min").await;
     let news = "Leaky bucket: 2 admitted, 2 rejected, next call passes in 20 min.";
     page.is(&format!("{}.endsWith('{news}')", text_of("#news"))).await;
+
+    // A rule leaves the attribute in the code, and what was counted.
+    let left = text_of("[data-algorithm=fixed] .remaining");
+    let next = text_of("[data-algorithm=fixed] .next");
+    let doubled =
+        format!("location.search.endsWith('&rule=double') && {ATTRIBUTE}.includes('= 3,')");
+    let blocked = format!("{next} === 'next call passes once it is unblocked'");
+    for (rule, shown, also, tallies) in [
+        ("double", "3 of 6 left", &*doubled, [[4, 1], [4, 1], [4, 1], [2, 3], [2, 3]]),
+        ("blocked", " blocked by the rule", &*blocked, [[4, 2], [4, 2], [4, 2], [2, 4], [2, 4]]),
+        ("exempt", " exempt by the rule", "true", [[5, 2], [5, 2], [5, 2], [3, 4], [3, 4]]),
+        ("none", "0 of 3 left", "true", [[5, 3], [5, 3], [5, 3], [3, 5], [3, 5]]),
+    ] {
+        page.choose(rule).await;
+        page.until(&left, &shown.to_owned()).await;
+        page.is(also).await;
+        page.click("#call").await;
+        page.tallies(tallies).await;
+    }
 
     page.click("#forget").await;
     page.tallies([[0, 0]; 5]).await;
@@ -67,35 +86,6 @@ async fn decides_calls_by_the_settings() {
     page.driver.close_window().await.expect("a window");
     page.driver.switch_to_window(first).await.expect("a window");
     page.tallies([[0, 0]; 5]).await;
-    page.close_without_mistakes().await;
-}
-
-#[tokio::test]
-async fn an_operator_changes_the_limit_of_a_visitor() {
-    let page = Page::open().await;
-    set_long_limits(&page).await;
-    for _ in 0..4 {
-        page.click("#call").await;
-    }
-    page.tallies([[3, 1], [3, 1], [3, 1], [2, 2], [2, 2]]).await;
-    let left = text_of("[data-algorithm=fixed] .remaining");
-    let next = text_of("[data-algorithm=fixed] .next");
-    // The attribute in the code stays, and what was counted stays counted.
-    let doubled =
-        format!("location.search.endsWith('&rule=double') && {ATTRIBUTE}.includes('= 3,')");
-    let blocked = format!("{next} === 'next call passes once it is unblocked'");
-    for (rule, shown, also, tallies) in [
-        ("double", "3 of 6 left", &*doubled, [[4, 1], [4, 1], [4, 1], [2, 3], [2, 3]]),
-        ("blocked", " blocked by the rule", &*blocked, [[4, 2], [4, 2], [4, 2], [2, 4], [2, 4]]),
-        ("exempt", " exempt by the rule", "true", [[5, 2], [5, 2], [5, 2], [3, 4], [3, 4]]),
-        ("none", "0 of 3 left", "true", [[5, 3], [5, 3], [5, 3], [3, 5], [3, 5]]),
-    ] {
-        page.choose(rule).await;
-        page.until(&left, &shown.to_owned()).await;
-        page.is(also).await;
-        page.click("#call").await;
-        page.tallies(tallies).await;
-    }
     page.close_without_mistakes().await;
 }
 
@@ -138,7 +128,7 @@ async fn reports_an_invalid_value_at_its_field() {
 }
 
 #[tokio::test]
-async fn shows_the_attribute_of_the_settings() {
+async fn shows_the_attribute_and_the_link_of_the_settings() {
     let page = Page::open().await;
     page.fill("threshold", "3").await;
     page.fill("burst", "8").await;
@@ -160,10 +150,32 @@ async fn shows_the_attribute_of_the_settings() {
     let default = r#"#[rate_limit(period = "1500ms", threshold = 3, algo = "leaky_bucket")]"#;
     page.until(ATTRIBUTE, &default.to_owned()).await;
 
-    page.allow_clipboard().await;
+    let names = ["clipboardReadWrite", "clipboardSanitizedWrite"];
+    let rights = json!({ "permissions": names, "origin": page.address() });
+    page.cdp("Browser.grantPermissions", rights).await;
     page.click("#copy").await;
     page.shows("#copy", "Copied").await;
     page.until("navigator.clipboard.readText()", &default.to_owned()).await;
+
+    // A link has the settings, too.
+    page.choose("leak").await;
+    page.fill("threshold", "7").await;
+    page.fill("burst", "10").await;
+    page.fill("period", "5s").await;
+    page.until(PROMISE, &"7 per window of 5 s".to_owned()).await;
+    page.click("#link").await;
+    let settings = "/?traffic=leak&threshold=7&period=5s&burst=10";
+    let link = format!("{}{settings}", page.address());
+    page.until("navigator.clipboard.readText()", &link).await;
+    page.until("location.href", &link).await;
+    page.goto(settings).await;
+    page.until(PROMISE, &"7 per window of 5 s".to_owned()).await;
+    page.until("document.querySelector('#burst').value", &"10".to_owned()).await;
+    page.is("document.querySelector('[value=leak]').checked").await;
+    // What an address names wrongly is reported as if it had been typed.
+    page.goto("/?traffic=nosuch&threshold=%3Cb%3E").await;
+    let message = "Threshold must be a whole number from 1 to 999999999999999";
+    page.shows("#threshold-error", message).await;
     page.close().await;
 }
 
@@ -192,29 +204,6 @@ async fn opens_with_a_story() {
         }
     }
     page.close_without_mistakes().await;
-}
-
-#[tokio::test]
-async fn a_link_reproduces_the_settings() {
-    let page = Page::open().await;
-    page.choose("leak").await;
-    page.fill("threshold", "7").await;
-    page.until(PROMISE, &"7 per window of 5 s".to_owned()).await;
-    page.allow_clipboard().await;
-    page.click("#link").await;
-    let link = format!("{}/?traffic=leak&threshold=7&period=5s&burst=10", page.address());
-    page.until("navigator.clipboard.readText()", &link).await;
-    page.until("location.href", &link).await;
-
-    page.goto("/?traffic=leak&threshold=7&period=5s&burst=10").await;
-    page.until(PROMISE, &"7 per window of 5 s".to_owned()).await;
-    page.until("document.querySelector('#burst').value", &"10".to_owned()).await;
-    page.is("document.querySelector('[value=leak]').checked").await;
-    // What an address names wrongly is reported as if it had been typed.
-    page.goto("/?traffic=nosuch&threshold=%3Cb%3E").await;
-    let message = "Threshold must be a whole number from 1 to 999999999999999";
-    page.shows("#threshold-error", message).await;
-    page.close().await;
 }
 
 #[tokio::test]
