@@ -106,7 +106,7 @@ impl<S: Stream> Stream for RateLimited<S> {
             };
             *this.item = Some(item);
         }
-        let start = |wait| take_unit(this.limiter.clone(), *this.limit, this.key.clone(), wait);
+        let start = |wait| take_unit(this.limiter.as_ref(), *this.limit, this.key.clone(), wait);
         let result = ready!(this.turn.get_or_insert_with(|| start(None)).as_mut().poll(context));
         *this.turn = None;
         let Err(rejection) = result else { return Poll::Ready(this.item.take().map(Ok)) };
@@ -123,13 +123,13 @@ impl<S: Stream> Stream for RateLimited<S> {
 
 /// Starts to take a unit from `limiter`, or from the current one, after `wait`.
 fn take_unit(
-    limiter: Option<RateLimiter>,
+    limiter: Option<&RateLimiter>,
     limit: Limit,
     key: OwnedKey,
     wait: Option<Duration>,
 ) -> Turn {
     let scope = || limit.policy().scope;
-    let limiter = limiter::with_current(limiter.as_ref(), scope, |it| Ok(it.clone()), Err);
+    let limiter = limiter::with_current(limiter, scope, |it| Ok(it.clone()), Err);
     Box::pin(async move {
         let limiter = match limiter {
             Ok(limiter) => limiter,

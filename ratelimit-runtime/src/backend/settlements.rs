@@ -162,14 +162,14 @@ impl Backend {
     }
 
     /// Blocks, unblocks or resets a key in this process. With Redis, this is the key of the fallback.
-    fn change_here(&self, charge: &Charge, change: BlockChange) -> bool {
-        if change == BlockChange::None {
+    fn change_here(&self, charge: &Charge, block: BlockChange) -> bool {
+        if block == BlockChange::None {
             return false;
         }
         let algorithm = charge.terms.identity.algorithm;
-        let was_here = self.local.change_block(charge.key_id, algorithm, change);
+        let was_here = self.local.change_block(charge.key_id, algorithm, block);
         self.in_flight_changed.notify_waiters();
-        self.notices.changed(charge.key_id, change);
+        self.notices.changed(charge.key_id, block);
         was_here
     }
 

@@ -110,7 +110,9 @@ impl Background {
         let owner = Arc::downgrade(owner);
         let resident: Resident =
             Arc::new(move || owner.upgrade().map(|owner| Box::pin(resident(owner)) as BoxedJob));
-        job_of(&resident).into_iter().for_each(|job| self.send(job));
+        if let Some(job) = job_of(&resident) {
+            self.send(job);
+        }
         lock(&self.residents).push(resident);
     }
 

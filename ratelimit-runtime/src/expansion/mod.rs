@@ -192,7 +192,6 @@ pub fn reject_with<R>(rejection: Rejection, on_limited: impl FnOnce(Rejection) -
 }
 
 /// Returns the limit of a constant. A constant of another type is an error at its path.
-#[must_use]
 pub const fn limit(limit: Limit) -> Limit {
     limit
 }
@@ -202,7 +201,6 @@ pub const fn limit(limit: Limit) -> Limit {
 /// # Panics
 ///
 /// If the limit is one of calls in flight.
-#[must_use]
 #[track_caller]
 pub const fn without_permit(limit: Limit) -> Limit {
     assert!(
@@ -218,7 +216,6 @@ pub const fn without_permit(limit: Limit) -> Limit {
 /// # Panics
 ///
 /// If the limit leases.
-#[must_use]
 #[track_caller]
 pub const fn unleased(limit: Limit) -> Limit {
     assert!(

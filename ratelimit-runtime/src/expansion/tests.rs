@@ -58,7 +58,6 @@ pub fn leases_are_idle(limiter: &RateLimiter) -> bool {
 }
 
 /// Returns the limit under which leases of `limit` are charged, and their lifetime in microseconds.
-#[must_use]
 pub fn leased(limit: &Limit) -> (Limit, u64) {
     (limit.counted_as_lease(), limit.terms().lease_us())
 }

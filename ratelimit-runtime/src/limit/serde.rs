@@ -141,7 +141,7 @@ impl LimitFields {
                 let algorithm =
                     algo.as_deref().map(|word| algorithm_of(word, &known)).transpose()?;
                 let (threshold, period, burst) = (*threshold, period.period()?, *burst);
-                limit_of(make_name(name), LimitText { threshold, period, burst, algorithm })?
+                limit_of(make_name(name), &LimitText { threshold, period, burst, algorithm })?
             }
             _ => {
                 return Err("write one of these: `limit = \"300/minute\"`, `threshold` with `period`, or `in_flight`"
@@ -196,7 +196,7 @@ impl PeriodField {
     fn period(&self) -> Result<(u64, Option<&'static str>), ParseLimitError> {
         match self {
             Self::Text(text) => parse_period(text).map_err(ParseLimitError::new),
-            _ => Ok((self.duration()?.as_micros() as u64, None)),
+            Self::Seconds(_) => Ok((self.duration()?.as_micros() as u64, None)),
         }
     }
 

@@ -83,7 +83,7 @@ impl Limit {
     pub fn parse(name: &str, text: &str) -> Result<Self, ParseLimitError> {
         LimitText::read(text, &Algorithm::RATES.map(Algorithm::as_str))
             .map_err(ParseLimitError)
-            .and_then(|values| limit_of(Limit::kept_name(name), values))
+            .and_then(|values| limit_of(Limit::kept_name(name), &values))
             .map_err(|error| ParseLimitError::new(format_args!("the limit `{text}`: {error}")))
     }
 }
@@ -92,9 +92,9 @@ impl Limit {
 /// other a sliding window.
 pub(super) fn limit_of(
     name: Result<Name, LimitError>,
-    values: LimitText,
+    values: &LimitText,
 ) -> Result<Limit, ParseLimitError> {
-    let LimitText { threshold, period: (micros, unit), burst, algorithm } = values;
+    let LimitText { threshold, period: (micros, unit), burst, algorithm } = *values;
     let default = if burst.is_some() { Algorithm::TokenBucket } else { Algorithm::Sliding };
     let is_meant = |known: &Algorithm| Some(known.as_str()) == algorithm;
     let algorithm = Algorithm::RATES.into_iter().find(is_meant);

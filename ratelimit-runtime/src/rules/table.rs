@@ -140,16 +140,16 @@ impl Ruled {
     ) -> Self {
         let (blocked_until, changes_at, trial) = (None, None, None);
         let mut ruled = Self { limit: *limit, access, blocked_until, changes_at, trial };
-        let Some(rules) = table.and_then(|table| table.rules_of(limit)) else { return ruled };
-        if asker == Asker::Call && rules.was_asked.set(()).is_ok() {
+        let Some(count) = table.and_then(|table| table.rules_of(limit)) else { return ruled };
+        if asker == Asker::Call && count.was_asked.set(()).is_ok() {
             registry::see(limit);
         }
-        let by_key = Some(&rules.by_key).filter(|by_key| !by_key.is_empty());
+        let by_key = Some(&count.by_key).filter(|by_key| !by_key.is_empty());
         let of_key =
             by_key.and_then(|by_key| by_key.get(&key_id().fingerprint(&limit.terms().identity)));
         // Rules without an end do not read the clock.
         let now = LazyCell::new(now);
-        let both = || of_key.into_iter().chain([&rules.rule]);
+        let both = || of_key.into_iter().chain([&count.rule]);
         let in_force = || both().filter(|rule| rule.is_in_force(|| *now));
         let is_rate = !limit.is_in_flight();
         let threshold =
@@ -158,7 +158,7 @@ impl Ruled {
         if threshold.is_some() || burst.is_some() {
             let (with_amounts, misfit) = limit.under_rule(threshold, burst);
             if let Some(misfit) = misfit
-                && rules.has_misfit.set(()).is_ok()
+                && count.has_misfit.set(()).is_ok()
             {
                 let (name, algorithm) = (limit.name(), limit.algorithm().as_str());
                 tracing::error!(name, algorithm, "a rule does not fit this limit: {misfit}");

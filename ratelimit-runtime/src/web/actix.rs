@@ -172,13 +172,14 @@ where
         let (config, service) = (Arc::clone(&self.config), Rc::clone(&self.service));
         Box::pin(async move {
             let mut scope = config.scope(&mut request, false);
-            let admission = if let Some(admission) = config.start_check(&mut request, &mut scope) {
-                admission
+            let started = config.start_check(&mut request, &mut scope);
+            let unhandled = if let Poll::Ready(unhandled) = started {
+                unhandled
             } else {
                 let checked = poll_fn(|context| scope.poll_check(context)).await;
                 config.conclude(&mut request, &mut scope, checked)
             };
-            if let Err(response) = admission {
+            if let Some(response) = unhandled {
                 let response =
                     request.into_response(actix_response(response)).map_into_right_body();
                 return Ok(response.map_body(|_, body| HeldBody::free(body)));

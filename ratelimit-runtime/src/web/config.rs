@@ -20,14 +20,16 @@ use crate::reply::Decision;
 use crate::report;
 use crate::report::request_log::RequestLog;
 
+/// Whether a request passes without a check.
+type Exempts<R> = dyn Fn(&R) -> bool + Send + Sync;
+
 /// The settings of a layer for requests of type `R`. A request whose limits cannot be chosen ends with an `E`.
 pub(crate) struct LayerConfig<R, E> {
     /// The limits that each request has.
     fixed: Vec<Limit>,
     /// What adds the limits of a request: one for each fixed limit, and those of the application.
     sources: Vec<Arc<LimitSource<R, E>>>,
-    /// Returns whether a request passes without a check.
-    pub(super) is_exempt: Option<Arc<dyn Fn(&R) -> bool + Send + Sync>>,
+    pub(super) is_exempt: Option<Arc<Exempts<R>>>,
     /// Puts the decision about an admitted request into it.
     pub(super) expose: Option<fn(&mut R, Decision)>,
     /// `None` for the current limiter.

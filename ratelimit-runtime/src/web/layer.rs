@@ -274,12 +274,14 @@ where
         let mut scope = layer.config.scope(&mut parts, is_grpc);
         let stage = match layer.config.start_check(&mut parts, &mut scope) {
             // The usual request needs no clone of the service.
-            Some(Ok(())) => RequestStage::admitted(&mut scope, &mut self.inner, parts, body),
-            Some(Err(response)) => {
+            Poll::Ready(None) => RequestStage::admitted(&mut scope, &mut self.inner, parts, body),
+            Poll::Ready(Some(response)) => {
                 drop(self.take_ready());
                 RequestStage::unhandled(response.map(F::body), &parts, body)
             }
-            None => RequestStage::Arrived { request: Some((self.take_ready(), parts, body)) },
+            Poll::Pending => {
+                RequestStage::Arrived { request: Some((self.take_ready(), parts, body)) }
+            }
         };
         ResponseFuture { stage, scope, layer }
     }
@@ -350,8 +352,8 @@ where
                     let checked = ready!(scope.poll_check(context));
                     let (mut service, mut parts, body) = request.take().expect(COMPLETED);
                     match config.conclude(&mut parts, scope, checked) {
-                        Ok(()) => RequestStage::admitted(scope, &mut service, parts, body),
-                        Err(response) => {
+                        None => RequestStage::admitted(scope, &mut service, parts, body),
+                        Some(response) => {
                             RequestStage::unhandled(response.map(F::body), &parts, body)
                         }
                     }

@@ -44,8 +44,8 @@ pub(crate) struct RequestScope {
     undecided: Option<String>,
 }
 
-/// `Ok` if a request is handled, or the response to one that is not.
-pub(crate) type Admission = Result<(), Response<String>>;
+/// The response to a request that is not handled; `None` if it is.
+pub(crate) type Unhandled = Option<Response<String>>;
 
 /// The result of a check of a request; `None` if the request has no limits.
 type CheckedRequest = Result<Option<AdmittedCall>, Rejection>;
@@ -73,12 +73,8 @@ impl<R: ServerRequest> LayerConfig<R, TextResponse> {
         RequestScope { log, permits: HeldSlots::default(), check: None, undecided }
     }
 
-    /// Starts the check of a request. Returns `None` while there is no decision.
-    pub(crate) fn start_check(
-        &self,
-        request: &mut R,
-        scope: &mut RequestScope,
-    ) -> Option<Admission> {
+    /// Starts the check of a request.
+    pub(crate) fn start_check(&self, request: &mut R, scope: &mut RequestScope) -> Poll<Unhandled> {
         if self.is_exempt(request) {
             scope.log.limits.clear();
             scope.undecided = None;
@@ -87,17 +83,20 @@ impl<R: ServerRequest> LayerConfig<R, TextResponse> {
             if let Err(refused) = scope.log.sync_scope(start) {
                 #[cfg(feature = "tonic")]
                 if scope.log.is_grpc {
-                    return Some(Err(super::tonic::refuse(refused)));
+                    return Poll::Ready(Some(super::tonic::refuse(refused)));
                 }
-                return Some(Err(refused.into_http(400, None)));
+                return Poll::Ready(Some(refused.into_http(400, None)));
             }
         }
         let checked = match &mut scope.check {
             None => Ok(None),
-            Some(CallFuture::Decided(decided)) => decided.take()?.map(Some).map_err(|it| *it),
-            Some(CallFuture::Pending(_)) => return None,
+            Some(CallFuture::Decided(decided)) => match decided.take() {
+                Some(decided) => decided.map(Some).map_err(|it| *it),
+                None => return Poll::Pending,
+            },
+            Some(CallFuture::Pending(_)) => return Poll::Pending,
         };
-        Some(self.conclude(request, scope, checked))
+        Poll::Ready(self.conclude(request, scope, checked))
     }
 
     /// Ends the check of a request. Keeps the permits of an admitted one until its response, and puts into its
@@ -108,12 +107,15 @@ impl<R: ServerRequest> LayerConfig<R, TextResponse> {
         request: &mut R,
         scope: &mut RequestScope,
         checked: CheckedRequest,
-    ) -> Admission {
-        let admitted = checked.map_err(|rejection| {
-            let mut response = rejected(&rejection, &scope.log);
-            self.write_headers(scope, response.headers_mut());
-            response
-        })?;
+    ) -> Unhandled {
+        let admitted = match checked {
+            Ok(admitted) => admitted,
+            Err(rejection) => {
+                let mut response = rejected(&rejection, &scope.log);
+                self.write_headers(scope, response.headers_mut());
+                return Some(response);
+            }
+        };
         if let Some(call) = admitted {
             scope.permits = HeldSlots::of(call.permits);
             if let Some(expose) = self.expose {
@@ -125,7 +127,7 @@ impl<R: ServerRequest> LayerConfig<R, TextResponse> {
             slots.add(&scope.permits);
             request.insert(slots);
         }
-        Ok(())
+        None
     }
 
     /// Gives the charges of rates back if the response does not count. `counts` applies the setting to the response.
