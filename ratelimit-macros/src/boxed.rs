@@ -19,8 +19,8 @@ pub(crate) struct BoxedBody {
     async_token: Token![async],
     move_token: Token![move],
     pub(crate) brace: token::Brace,
-    /// The statements that destructure parameters, each with its pattern, such as `let Path(id) = { let __arg1 = __arg1;
-    /// __arg1 };`. The key uses what they bind.
+    /// The statements that destructure parameters, each with its pattern, such as
+    /// `let Path(id) = { let __arg1 = __arg1; __arg1 };`. The key uses what they bind.
     pub(crate) patterns: Vec<(Pat, TokenStream)>,
     pub(crate) body: TokenStream,
 }

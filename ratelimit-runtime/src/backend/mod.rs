@@ -374,8 +374,8 @@ impl<'a> MergedCounts<'a> {
 const PAUSE: Duration = Duration::from_secs(10);
 
 impl Backend {
-    /// Records the result of a request about the limit `name` to the shared store. Reports when that stops and starts to
-    /// decide.
+    /// Records the result of a request about the limit `name` to the shared store. Reports when the store stops and
+    /// starts to decide.
     fn record_outage<T>(&self, name: &str, on_error: OnError, result: &Result<T, StoreError>) {
         let reported = self.outage_reported.load(Relaxed);
         if reported == 0 && result.is_ok() {

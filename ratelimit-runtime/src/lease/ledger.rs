@@ -84,8 +84,8 @@ impl LeaseLedger {
     }
 
     /// Adds a call to the waiters. Returns its reply, and its number, which identifies it. If it is the first, also
-    /// returns the work of the task that sends the replies, which the caller starts: the work began under the lock, so a
-    /// shutdown waits for it. Returns `None` if the count cannot be leased now.
+    /// returns the work of the task that sends the replies, which the caller starts: the work began under the lock, so
+    /// that a shutdown waits for it. Returns `None` if the count cannot be leased now.
     pub(super) fn enter(
         &self,
         key_id: KeyId,

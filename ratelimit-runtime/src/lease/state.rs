@@ -143,9 +143,9 @@ impl<C: LeaseCaller> LeaseState<C> {
         Some(LeaseRequest { target: Arc::clone(&self.target), units, unspent })
     }
 
-    /// Records the reply to a request for `units` units, which was sent at the time `requested`. If the store has charged
-    /// them, serves the waiters that the request included, keeps the rest, and also returns the units that the process
-    /// must not keep.
+    /// Records the reply to a request for `units` units, which was sent at the time `requested`. If the store has
+    /// charged them, serves the waiters that the request included, keeps the rest, and also returns the units that the
+    /// process must not keep.
     pub(super) fn replied(
         &mut self,
         units: u64,

@@ -11,8 +11,8 @@ use crate::reply::{Answer, StoreError};
 impl RateLimiter {
     /// Completes once Redis has settled the [permits](crate::Permit) that were settled before this call. Without
     /// `flush`, Redis can decide a later check before it applies a settlement. Units
-    /// [in flight](crate::Limit::in_flight) that were released are free in Redis as well. On the embedded store, permits
-    /// are settled at once.
+    /// [in flight](crate::Limit::in_flight) that were released are free in Redis as well. On the embedded store,
+    /// permits are settled at once.
     ///
     /// # Errors
     ///

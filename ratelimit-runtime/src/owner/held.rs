@@ -17,7 +17,6 @@ use std::sync::Arc;
 
 use tokio::sync::oneshot;
 
-use super::slots::{SlotCounts, charged};
 use super::{Core, LOOK_AGAIN, Owner, ended};
 use crate::algorithm::Receipt;
 use crate::background::seen_process;
@@ -180,7 +179,8 @@ impl SlotUnits {
         taken.stamp >= if taken.is_local { self.local_lost_below } else { self.lost_below }
     }
 
-    /// Returns the time at which units are lost unless the store replies: 0 if they were lost, `None` if they cannot be.
+    /// Returns the time at which units are lost unless the store replies: 0 if they were lost, `None` if they cannot
+    /// be.
     pub(super) fn lost_at(&self, taken: TakenUnits) -> Option<u64> {
         if self.has(taken) {
             self.alive_until().filter(|_| self.is_ordinary(taken))
@@ -329,15 +329,15 @@ impl HeldSlot {
     /// Completes once the units are lost.
     pub(crate) async fn lost(&self) {
         let clock = &self.core.clock;
-        let lost = |slots: &SlotCounts| {
-            let at = slots.lost_at(self.key_id, self.taken);
-            at.filter(|at| clock.boottime() >= *at)
-        };
         loop {
+            let lost = self.core.until(|slots| {
+                let at = slots.lost_at(self.key_id, self.taken);
+                at.filter(|at| clock.boottime() >= *at)
+            });
             let rest = self.lost_at().unwrap_or(u64::MAX).saturating_sub(clock.boottime());
             // No timer tells that the machine was suspended.
             let look = clock.sleep_until_steady(clock.steady() + rest.min(LOOK_AGAIN));
-            if before(look, self.core.until(lost)).await.is_some() {
+            if before(look, lost).await.is_some() {
                 return;
             }
         }
@@ -380,4 +380,17 @@ impl Drop for HeldReply {
             }
         }
     }
+}
+
+/// Returns each charge of the calls that a reply has admitted, with its receipt and its cost.
+pub(super) fn charged<'a>(
+    calls: &'a Calls,
+    reply: &'a Reply,
+) -> impl Iterator<Item = (&'a Arc<Charge>, Receipt, u64)> {
+    let by_call = reply.receipts.chunks(calls.charges.len()).enumerate();
+    by_call.flat_map(|(call, receipts)| {
+        let costs = calls.costs_of(call).into_iter().flatten();
+        let charges = calls.charges.iter().zip(receipts).zip(costs);
+        charges.map(|((charge, receipt), cost)| (charge, *receipt, *cost))
+    })
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use tokio::sync::{Notify, oneshot};
 
 use super::agenda::Agenda;
-use super::held::{HeldReply, SlotUnits, TakenUnits};
+use super::held::{HeldReply, SlotUnits, TakenUnits, charged};
 use crate::algorithm::{Charged, Outcome, Receipt};
 use crate::background::seen_process;
 use crate::key::KeyId;
@@ -543,19 +543,6 @@ impl SlotCounts {
             None => self.soon.plan(key_id, None),
         }
     }
-}
-
-/// Returns each charge of the calls that a reply has admitted, with its receipt and its cost.
-pub(super) fn charged<'a>(
-    calls: &'a Calls,
-    reply: &'a Reply,
-) -> impl Iterator<Item = (&'a Arc<Charge>, Receipt, u64)> {
-    let by_call = reply.receipts.chunks(calls.charges.len()).enumerate();
-    by_call.flat_map(|(call, receipts)| {
-        let costs = calls.costs_of(call).into_iter().flatten();
-        let charges = calls.charges.iter().zip(receipts).zip(costs);
-        charges.map(|((charge, receipt), cost)| (charge, *receipt, *cost))
-    })
 }
 
 /// Returns whether a call can share a request with others that have only its count of calls in flight in common.

@@ -110,8 +110,8 @@ const NOT_SENT: &str = "they were not sent, because too many were pending";
 
 /// What an operator can do about errors of the server: their codes, or parts of messages of code `ERR`, and the advice.
 const ADVICE: &str = "\
-    NOPERM: allow this user EVALSHA, EVAL, and the commands of the scripts on its key prefix: see \"What Redis holds\"; \
-    if the server rejects TIME, set `clock(Clock::Client)`\n\
+    NOPERM: allow this user EVALSHA, EVAL, and the commands of the scripts on its key prefix: see \"What Redis \
+    holds\"; if the server rejects TIME, set `clock(Clock::Client)`\n\
     NOAUTH|WRONGPASS|without any password: check the user and password of the Redis URL, a password alone is \
     `redis://:password@host`; the server must know a password before a provider returns it\n\
     OOM: raise `maxmemory`, or give the limiter a server of its own\n\

@@ -189,8 +189,8 @@ impl Line {
         self.last_ahead(now).map(|(_, grant)| grant.at)
     }
 
-    /// Returns the call with the last moment ahead, and its grant. Only a bucket has moments: the clock can have stepped
-    /// back since another grant.
+    /// Returns the call with the last moment ahead, and its grant. Only a bucket has moments: the clock can have
+    /// stepped back since another grant.
     fn last_ahead(&self, now: Now) -> Option<(u64, &Grant)> {
         let last = self.waiters.granted.last();
         let (_, arrival) = *last.filter(|(at, _)| self.spec.is_bucket() && *at > now.local)?;

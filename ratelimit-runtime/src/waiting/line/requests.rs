@@ -181,7 +181,8 @@ impl Line {
         Some(last.local.saturating_add(LOOK_AGAIN))
     }
 
-    /// Creates a request for the first queued calls. `replaced` is the call that gives up its moment for an earlier one.
+    /// Creates a request for the first queued calls. `replaced` is the call that gives its moment up for an earlier
+    /// one.
     pub(super) fn ask_for(&mut self, replaced: Option<u64>, now: Now) -> Option<Asked> {
         self.put_pinged_to_sleep(now);
         let given_up = replaced.and_then(|arrival| self.waiters.set(arrival, Stage::Queued));

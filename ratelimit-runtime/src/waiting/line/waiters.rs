@@ -1,5 +1,5 @@
-//! The calls of a line, each at its stage. Only [`Waiters::replace`] moves a call to another stage, so the orders of the
-//! calls always agree with their stages.
+//! The calls of a line, each at its stage. Only [`Waiters::replace`] moves a call to another stage, so the orders of
+//! the calls always agree with their stages.
 
 use std::collections::{BTreeSet, HashMap};
 use std::mem;

@@ -237,8 +237,8 @@ pub(crate) async fn connect_to(target: &Target) -> Result<Connection, RedisError
 async fn open(target: &Target) -> Result<Connection, RedisError> {
     match &target.address {
         ConnectionAddr::Tcp(host, port) => {
-            // All processes try the addresses of a host in the same order. A resolver returns them in another order each
-            // time. If they belong to several servers, the processes then still count on the same one.
+            // All processes try the addresses of a host in the same order. A resolver returns them in another order
+            // each time. If they belong to several servers, the processes then still count on the same one.
             let addresses: BTreeSet<_> = lookup_host((&**host, *port)).await?.collect();
             let stream = connect_to_any(addresses.into_iter()).await?;
             let socket = SockRef::from(&stream).try_clone()?;

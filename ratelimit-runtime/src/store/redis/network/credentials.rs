@@ -162,8 +162,8 @@ impl Provider {
         {
             return Ok(credentials.valid_for(rest));
         }
-        // The provider is foreign code, so it runs in a task of its own: its panic is an error of the login, and it ends
-        // with a login that is given up.
+        // The provider is foreign code, so it runs in a task of its own: its panic is an error of the login, and it
+        // ends with a login that is given up.
         let (mut task, asked) = (JoinSet::new(), Instant::now());
         task.spawn((self.ask)());
         let cause = match timeout(PROVIDED_WITHIN, task.join_next()).await {
