@@ -4,12 +4,13 @@ mod steady;
 
 use std::future::{pending, poll_fn};
 use std::pin::pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;
 use std::time::{Duration, SystemTime};
 
 use tokio::runtime::Handle;
-use tokio::sync::watch;
+use tokio::sync::Notify;
 
 use self::steady::steady;
 
@@ -70,20 +71,25 @@ impl Clock {
             Self::Store | Self::Client => {
                 tokio::time::sleep(Duration::from_micros(at.saturating_sub(self.steady()))).await;
             }
-            // The sender lives, because this clock has it.
-            Self::Virtual(clock) => drop(clock.0.subscribe().wait_for(|now| *now >= at).await),
+            Self::Virtual(clock) => loop {
+                let moved = clock.0.moved.notified();
+                if clock.now_us() >= at {
+                    return;
+                }
+                moved.await;
+            },
         }
     }
 
     /// Completes once a virtual clock has moved since this call.
     pub(crate) fn moved(&self) -> impl Future<Output = ()> + '_ {
-        let times = match self {
+        let moved = match self {
             Self::Store | Self::Client => None,
-            Self::Virtual(clock) => Some(clock.0.subscribe()),
+            Self::Virtual(clock) => Some(clock.0.moved.notified()),
         };
         async {
-            match times {
-                Some(mut times) => drop(times.changed().await),
+            match moved {
+                Some(moved) => moved.await,
                 None => pending().await,
             }
         }
@@ -129,7 +135,14 @@ impl Clock {
 /// # }
 /// ```
 #[derive(Clone, Debug)]
-pub struct VirtualClock(watch::Sender<u64>);
+pub struct VirtualClock(Arc<VirtualTime>);
+
+#[derive(Debug)]
+struct VirtualTime {
+    now: AtomicU64,
+    /// Wakes calls in the order in which they wait, so that tests see that order.
+    moved: Notify,
+}
 
 impl VirtualClock {
     /// Creates a clock at the present time, rounded down to a second.
@@ -141,7 +154,8 @@ impl VirtualClock {
     /// Creates a clock at `since_epoch` after 1970-01-01 00:00 UTC.
     #[must_use]
     pub fn at(since_epoch: Duration) -> Self {
-        Self(watch::Sender::new(micros(since_epoch)))
+        let now = AtomicU64::new(micros(since_epoch));
+        Self(Arc::new(VirtualTime { now, moved: Notify::new() }))
     }
 
     /// Moves the clock forward and wakes the calls that wait for the new time.
@@ -151,7 +165,8 @@ impl VirtualClock {
 
     /// Sets the clock. The new time can be earlier than the present time of the clock.
     pub fn set(&self, since_epoch: Duration) {
-        self.0.send_replace(micros(since_epoch));
+        self.0.now.store(micros(since_epoch), Ordering::SeqCst);
+        self.0.moved.notify_waiters();
     }
 
     /// Returns the time since 1970-01-01 00:00 UTC.
@@ -161,7 +176,7 @@ impl VirtualClock {
     }
 
     fn now_us(&self) -> u64 {
-        *self.0.borrow()
+        self.0.now.load(Ordering::SeqCst)
     }
 }
 
