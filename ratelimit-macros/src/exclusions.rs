@@ -1,7 +1,7 @@
 //! Which arguments exclude each other. The error points at the argument that has no effect.
 
 use crate::args::Args;
-#[allow(clippy::enum_glob_use, reason = "the table names most of them")]
+#[allow(clippy::enum_glob_use, reason = "the reasons name most of them")]
 use crate::argument::ArgumentName::{self, *};
 use crate::argument::Place;
 use crate::words::Word;

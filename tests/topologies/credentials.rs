@@ -219,9 +219,9 @@ async fn a_cluster_names_the_newest_error_of_its_nodes_until_all_have_credential
     }
     let url = cluster.url().replace("redis+cluster://", "redis+cluster://limits@");
     let password = Arc::new(Mutex::new(None));
-    let provided = Arc::clone(&password);
+    let current = Arc::clone(&password);
     let provider = move || {
-        let password = *provided.lock().expect("no panic");
+        let password = *current.lock().expect("no panic");
         async move {
             match password {
                 Some(password) => Ok(Credentials::password(password)),

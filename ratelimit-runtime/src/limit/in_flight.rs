@@ -56,7 +56,7 @@ impl Limit {
         if in_flight == 0 {
             return Err(LimitError("`in_flight` must be at least 1: 0 would reject every call"));
         }
-        // Its period tells nothing: only the amounts of rates are derived from one.
+        // Any period: only rates derive amounts from it.
         let identity = Identity::new(name, Algorithm::InFlight, Period::SECOND);
         let policy = Policy { hold: Some(DEFAULT_HOLD), ..Policy::DEFAULT };
         match Terms::new(identity, in_flight, in_flight) {

@@ -1,5 +1,6 @@
 //! The builder of a limiter.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,7 +14,6 @@ use crate::key::KeySecret;
 use crate::lease::Leases;
 use crate::limit::OnError;
 use crate::local::Local;
-use crate::printing::debug_by_name;
 use crate::reply::BuildError;
 use crate::report::{self, LogSecret, RejectedCall, ReportSettings};
 #[cfg(feature = "redis")]
@@ -49,7 +49,7 @@ pub struct Builder {
     max_waiting: usize,
     clock: Clock,
     pub(super) key_secret: Option<Vec<u8>>,
-    /// All but the secret, which `build` makes of `key_secret`.
+    /// Its secret is random; `build` replaces it by `key_secret`, if that is set.
     pub(super) settings: BackendSettings,
     #[cfg(feature = "rules")]
     rules: Option<Rules>,
@@ -360,7 +360,7 @@ impl Builder {
         };
         let local = Local::new(self.max_keys, self.clock);
         let backend = Backend::new(local, shared, background, self.settings);
-        let checker = checker_of(backend, self.max_waiting);
+        let checker = create_checker(backend, self.max_waiting);
         Ok(RateLimiter {
             #[cfg(feature = "rules")]
             feed: self.rules.map(|rules| RuleFeed::start(rules, &checker)).transpose()?,
@@ -369,7 +369,7 @@ impl Builder {
     }
 }
 
-fn checker_of(backend: Backend, max_waiting: usize) -> Checker {
+fn create_checker(backend: Backend, max_waiting: usize) -> Checker {
     let backend = Arc::new(backend);
     let leases = Leases::new(&backend);
     let holder = Arc::downgrade(&leases);
@@ -410,5 +410,19 @@ impl Default for Builder {
     }
 }
 
-// The URL and the secret may not be shown.
-debug_by_name!("Builder" [] Builder);
+/// Omits the URL and the secret: both can contain a password.
+impl fmt::Debug for Builder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Builder")
+            .field("key_prefix", &self.key_prefix)
+            .field("deadline", &self.settings.deadline)
+            .field("max_pending", &self.max_pending)
+            .field("max_keys", &self.max_keys)
+            .field("max_waiting", &self.max_waiting)
+            .field("clock", &self.clock)
+            .field("on_error", &self.settings.on_error)
+            .field("instances", &self.settings.instances)
+            .field("cache_rejections", &self.settings.caches_rejections)
+            .finish_non_exhaustive()
+    }
+}

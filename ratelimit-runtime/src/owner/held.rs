@@ -12,6 +12,7 @@
 #[path = "../../../models/src/slots/mod.rs"]
 pub mod model;
 
+use std::future::pending;
 use std::mem;
 use std::sync::Arc;
 
@@ -19,7 +20,7 @@ use tokio::sync::oneshot;
 
 use super::{Core, LOOK_AGAIN, Owner, ended};
 use crate::algorithm::Receipt;
-use crate::background::seen_process;
+use crate::background::{is_in_runtime, seen_process};
 use crate::clock::before;
 use crate::key::KeyId;
 use crate::one_or_many::OneOrMany;
@@ -335,8 +336,16 @@ impl HeldSlot {
                 at.filter(|at| clock.boottime() >= *at)
             });
             let rest = self.lost_at().unwrap_or(u64::MAX).saturating_sub(clock.boottime());
-            // No timer tells that the machine was suspended.
-            let look = clock.sleep_until_steady(clock.steady() + rest.min(LOOK_AGAIN));
+            let at = clock.steady() + rest.min(LOOK_AGAIN);
+            let look = async {
+                // No timer tells that the machine was suspended, and there is none without a runtime. The task of the
+                // owner notifies as well.
+                if clock.is_virtual() || is_in_runtime() {
+                    clock.sleep_until_steady(at).await;
+                } else {
+                    pending().await
+                }
+            };
             if before(look, lost).await.is_some() {
                 return;
             }

@@ -301,7 +301,7 @@ fn emit_mistake(name: Name, mistake: &Mistake) {
     type Reported = HashSet<(Name, Discriminant<Mistake>)>;
     static REPORTED: Lazy<Mutex<Reported>> = Lazy::new(Mutex::default);
     let (limit, reported) = (name, (name, discriminant(mistake)));
-    // Not locked further: a subscriber can call limited functions.
+    // The lock ends with this statement: a subscriber can call limited functions.
     let is_new = REPORTED.lock().unwrap_or_else(PoisonError::into_inner).insert(reported);
     if is_new {
         tracing::error!(limit, error = %mistake, "not decided, because the program has a mistake");

@@ -46,7 +46,7 @@ pub(crate) struct LimitName {
 }
 
 /// The rules of a limit.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct LimitRules {
     /// The name as it is written: it can be the name of a limit as a whole.
     pub(crate) written: String,
@@ -54,6 +54,15 @@ pub(crate) struct LimitRules {
     /// By the text of the key.
     pub(super) keys: BTreeMap<OwnedKey, Rule>,
 }
+
+/// Rules of names with the same period are equal, however it is written.
+impl PartialEq for LimitRules {
+    fn eq(&self, other: &Self) -> bool {
+        (self.rule, &self.keys) == (other.rule, &other.keys)
+    }
+}
+
+impl Eq for LimitRules {}
 
 impl LimitRules {
     /// Returns the rule of the limit itself, unless only its keys have rules.

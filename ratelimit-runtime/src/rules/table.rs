@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use once_cell::sync::OnceCell;
 
-use super::set::LimitRules;
+use super::set::{LimitName, LimitRules};
 use super::{Rule, RuleSet};
 use crate::key::{KeyId, OwnedKey};
 use crate::limit::{Access, Limit, Period};
@@ -72,14 +72,20 @@ impl RuleTable {
         (!is_empty).then_some(rule)
     }
 
-    /// Returns the rules of limits for which no call has asked.
+    /// Returns the rules of limits for which no call has asked, without those of keys.
     pub(crate) fn unasked(&self) -> RuleSet {
-        let mut set = self.set.clone();
-        set.limits.retain(|name, _| {
+        let is_unasked = |name: &LimitName| {
             let rules = self.by_name.get(&name.name).and_then(|rules| rules.get(&name.period));
             rules.is_some_and(|rules| rules.was_asked.get().is_none())
+        };
+        let unasked = self.set.limits.iter().filter(|(name, _)| is_unasked(name));
+        // Without the keys, of which there can be many.
+        let named = unasked.map(|(name, LimitRules { written, rule, .. })| {
+            let rules =
+                LimitRules { written: written.clone(), rule: *rule, ..LimitRules::default() };
+            (name.clone(), rules)
         });
-        set
+        RuleSet { limits: named.collect() }
     }
 
     /// Returns the rules of a limit.

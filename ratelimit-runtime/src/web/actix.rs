@@ -266,7 +266,7 @@ pub fn route(request: &ServiceRequest) -> String {
 /// has the headers of the limit that rejected the request.
 impl ResponseError for Rejection {
     fn status_code(&self) -> StatusCode {
-        StatusCode::from_u16(rejected::status(self)).unwrap_or_default()
+        StatusCode::from_u16(rejected::status(self)).unwrap_or(StatusCode::SERVICE_UNAVAILABLE)
     }
 
     fn error_response(&self) -> HttpResponse<BoxBody> {
@@ -293,7 +293,8 @@ fn http_head(head: &ResponseHead) -> Parts {
 /// Converts the response of a rejected request.
 fn actix_response(response: http::Response<String>) -> HttpResponse {
     let (head, body) = response.into_parts();
-    let status = StatusCode::from_u16(head.status.as_u16()).unwrap_or_default();
+    let status = StatusCode::from_u16(head.status.as_u16());
+    let status = status.unwrap_or(StatusCode::SERVICE_UNAVAILABLE);
     let mut response = HttpResponse::with_body(status, body).map_into_boxed_body();
     *response.headers_mut() = actix_headers(&head.headers);
     response

@@ -68,7 +68,7 @@ use crate::report::request_log;
 /// # Errors of the service
 ///
 /// The service returns the errors of the client, boxed. If a request is not admitted, it is not sent, and the error is
-/// the [`Rejection`]:
+/// the [`Rejection`](crate::Rejection):
 ///
 /// ```
 /// use ratelimit_runtime::Rejection;
@@ -90,7 +90,7 @@ use crate::report::request_log;
 ///
 /// - A retry layer outside of this one sends each attempt through the limits.
 /// - In front of a tonic `Channel`, the error of a rejected request becomes a status `UNKNOWN` whose source is the
-///   [`Rejection`].
+///   [`Rejection`](crate::Rejection).
 /// - The layer reads responses only with [`obey`](Self::obey).
 /// - A timeout outside of it includes the time that a request waits; a timeout inside does not.
 /// - A request that waits holds what the layers inside of it reserved, such as the permit of a concurrency limit. Put

@@ -70,7 +70,7 @@ pub(crate) struct RuleFeed {
     rules: Arc<RulesInForce>,
     backend: Arc<Backend>,
     waiting: Arc<Waiting>,
-    /// The result of the last attempt to read rules from Redis, until one has succeeded.
+    /// The result of the last attempt to read rules from Redis, until one has succeeded; a timeout before the first.
     first_read: watch::Sender<Result<(), StoreError>>,
     /// Notified when a caller waits for the first read.
     wanted: Arc<Notify>,
@@ -177,7 +177,10 @@ impl RuleFeed {
         let mut read = self.first_read.subscribe();
         if read.borrow_and_update().is_err() {
             self.wanted.notify_one();
-            let _ = timeout(self.backend.settings.deadline, read.changed()).await;
+            let deadline = self.backend.settings.deadline;
+            if timeout(deadline, read.changed()).await.is_err() {
+                return Err(StoreError::Timeout { deadline });
+            }
         }
         read.borrow().clone()
     }

@@ -35,14 +35,15 @@ pub(super) struct RulesFile {
 impl RulesFile {
     /// Creates a file whose text `applied` is in force.
     pub(super) fn new(path: PathBuf, applied: String) -> Self {
-        Self { path, applied, ..Self::default() }
+        // An empty text is not the one that was read last: it, too, is read twice.
+        Self { path, seen: applied.clone(), applied, ..Self::default() }
     }
 
     /// Looks for new rules in the file.
     pub(super) async fn look(&mut self) -> Option<RuleSet> {
         let text = match self.read().await {
             Ok(text) if self.applied == text => {
-                self.mistake = None;
+                (self.seen, self.mistake) = (text, None);
                 return None;
             }
             Ok(text) if self.seen != text => {
@@ -106,4 +107,29 @@ fn read(path: &Path) -> io::Result<String> {
         return Err(io::Error::other("the file has over 16 MiB"));
     }
     fs::read_to_string(path)
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_file_that_is_empty_for_a_moment_changes_no_rules() {
+        const RULES: &str = "[api]\nthreshold = 5\n";
+        let path = std::env::temp_dir().join(format!("rules-{}.toml", std::process::id()));
+        let write = |text| fs::write(&path, text).expect("written");
+        write(RULES);
+        let (_, text) = open(&path).expect("valid");
+        let mut file = RulesFile::new(path.clone(), text);
+        for _ in 0..2 {
+            write("");
+            assert!(file.look().await.is_none());
+            write(RULES);
+            assert!(file.look().await.is_none());
+        }
+        write("");
+        assert!(file.look().await.is_none());
+        assert!(file.look().await.is_some_and(|rules| rules.is_empty()), "it was read twice");
+        fs::remove_file(&path).expect("removed");
+    }
 }

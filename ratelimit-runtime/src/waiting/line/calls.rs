@@ -1,6 +1,7 @@
 //! The calls of a line: they enter, are polled, and leave. A turn says which call gets a grant, and what happens to a
 //! grant that its call does not take.
 
+use std::collections::BTreeSet;
 use std::mem;
 use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::Arc;
@@ -21,6 +22,7 @@ impl Line {
         let (arrival, deadline) = (waiter.ticket.arrival, waiter.deadline);
         self.change_by(to.changes_at);
         waiter.costs = to.counts.iter().map(|charge| charge.cost).collect();
+        waiter.has_old_rules = false;
         self.waiters.insert(arrival, waiter);
         if self.waiters.granted.last().is_some_and(|(_, last)| arrival < *last) {
             self.withdraw(now);
@@ -44,10 +46,10 @@ impl Line {
 
     /// Removes a call to which other rules apply now, and wakes it. A call whose turn has come stays.
     pub(in crate::waiting) fn take(&mut self, arrival: u64, now: Now) -> Option<Waiter> {
-        match self.waiters.get(arrival)?.stage() {
+        let waiter = self.waiters.get_mut(arrival)?;
+        match waiter.stage() {
             Stage::Granted(grant) if grant.at <= now.local => {
-                // If the call does not take its turn, it leaves once its grant has expired.
-                self.change_by(Some(now.local.saturating_add(self.spec.validity_us())));
+                waiter.has_old_rules = true;
                 None
             }
             Stage::Ended(_) => None,
@@ -81,6 +83,10 @@ impl Line {
             }
             Stage::Asleep => drop(self.waiters.set(arrival, Stage::Queued)),
             Stage::Queued | Stage::Granted(_) | Stage::Ended(_) => {}
+        }
+        let waiter = self.waiters.get_mut(arrival).filter(|waiter| waiter.is_queued());
+        if waiter.is_some_and(|waiter| mem::take(&mut waiter.has_old_rules)) {
+            self.changes_at = Some(0);
         }
         self.end_waits(now);
         let has_ended = |waiter: &Waiter| matches!(waiter.stage(), Stage::Ended(_));
@@ -148,7 +154,7 @@ impl Line {
     pub(in crate::waiting) fn end_all(&mut self, error: &StoreError, ends: fn(&Waiter) -> bool) {
         let has_ended = |waiter: &Waiter| matches!(waiter.stage(), Stage::Ended(_));
         let ending = self.waiters.iter().filter(|(_, it)| !has_ended(it) && ends(it));
-        for arrival in ending.map(|(arrival, _)| arrival).collect::<Vec<_>>() {
+        for arrival in ending.map(|(arrival, _)| arrival).collect::<BTreeSet<_>>() {
             self.end(arrival, Err(error.clone()));
         }
     }

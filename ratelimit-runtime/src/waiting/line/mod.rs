@@ -382,14 +382,24 @@ impl Grant {
 fn returned(counts: &[Arc<Charge>], mut grants: Vec<Grant>) -> Vec<ReturnedGrant> {
     // The last charge first: a bucket gives back a moment as a whole while no later one is reserved.
     grants.sort_by_key(|grant| Reverse(grant.reply.receipts.first().map(|receipt| receipt.place)));
-    let mut returned = Vec::new();
+    let mut returned: Vec<ReturnedGrant> = Vec::new();
     for grant in grants {
         let reserved = grant.reservation().map(Charged::Reserved);
         let receipts = &grant.reply.receipts;
         for ((charge, cost), receipt) in counts.iter().zip(&grant.costs).zip(receipts) {
             if *cost > 0 {
-                let charged = reserved.unwrap_or(Charged::By(*receipt));
-                returned.push((grant.reply.source, charge.with_cost(*cost), charged));
+                let (source, charged) =
+                    (grant.reply.source, reserved.unwrap_or(Charged::By(*receipt)));
+                // Grants of one request to a window have one receipt, so their units go back together. A fallback has
+                // charged each call at most its share.
+                let is_same = |(of, to, by): &&mut ReturnedGrant| {
+                    source != Source::Fallback
+                        && (*of, to.key_id, *by) == (source, charge.key_id, charged)
+                };
+                match returned.iter_mut().rev().take(counts.len()).find(is_same) {
+                    Some((_, to, _)) => *to = to.with_cost(to.cost + *cost),
+                    None => returned.push((source, charge.with_cost(*cost), charged)),
+                }
             }
         }
     }

@@ -254,11 +254,15 @@ impl Line {
     /// now on, but the calls before them still wait for moments of Redis. Without a shift, all moments up to then would
     /// be used at once.
     fn shift_of(&self, source: Source, moment: u64, now: Now) -> u64 {
-        match self.last_ahead(now) {
-            Some((_, last)) if last.reply.source == source => last.shift,
-            Some((_, last)) => last.at.saturating_sub(moment),
-            None => 0,
+        let Some((_, last)) = self.last_ahead(now) else { return 0 };
+        if last.reply.source == source {
+            return last.shift;
         }
+        // At one moment, a call that came earlier can have the later grant.
+        let latest = self.waiters.granted.range((last.at, 0)..);
+        let latest = latest.filter_map(|(_, arrival)| self.waiters.get(*arrival)?.grant());
+        let own = latest.filter(|grant| grant.reply.source == source).map(|grant| grant.shift);
+        own.max().unwrap_or(0).max(last.at.saturating_sub(moment))
     }
 
     /// Returns the time of the next request after the store has rejected the first queued call until `at`.

@@ -38,6 +38,8 @@ pub(in crate::waiting) struct Waiter {
     pub(super) waker: Waker,
     /// The time of a wake-up after which the call was not polled yet.
     pub(super) pinged: Option<Instant>,
+    /// Whether rules have changed after its turn had come. Without its grant, the call leaves the line.
+    pub(super) has_old_rules: bool,
     stage: Stage,
 }
 
@@ -132,6 +134,7 @@ impl Waiter {
             on_error,
             waker: Waker::noop().clone(),
             pinged: None,
+            has_old_rules: false,
             stage: Stage::Asleep,
         }
     }
