@@ -343,7 +343,7 @@ impl HeldSlot {
                 if clock.is_virtual() || is_in_runtime() {
                     clock.sleep_until_steady(at).await;
                 } else {
-                    pending().await
+                    pending::<()>().await;
                 }
             };
             if before(look, lost).await.is_some() {
