@@ -52,7 +52,7 @@ fn excluded(name: ArgumentName, args: &Args<'_>, attribute: &Args<'_>) -> Option
     };
     let without = |other| args.get(other).is_none() && !args.is_misspelled(other);
     let is_in_process = attribute.is_word(Scope, "process");
-    // Arguments of which each excludes this one, for one reason.
+    // Each of these arguments excludes this one, for the same reason.
     let others: &[_] = match name {
         Once => &[Lease, Settle, CountIf, Permit, Block],
         Lease => &[Settle, CountIf, Permit],

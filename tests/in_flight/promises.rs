@@ -74,7 +74,7 @@ on_both_stores! {
         set(Rule::new().in_flight(3));
         let mut running = join_all([1; 3].map(|cost| test.admit(&TWO, cost))).await;
         assert_busy(&test.acquire(&TWO, 1).await.expect_err("busy"), 3);
-        // Lowered below those that run: nobody is evicted, and nobody is admitted.
+        // A limit below the number of running calls evicts no call and admits no call.
         set(Rule::new().in_flight(1));
         for left in [2, 1] {
             running.pop();

@@ -235,7 +235,7 @@ impl<C: LeaseCaller> LeaseState<C> {
         unspent.some()
     }
 
-    /// Returns units of the charge of which units are held.
+    /// Returns this many units of the charge that the lease holds, to give them back.
     fn unspent(&self, units: u64) -> UnspentUnits {
         let HeldUnits { at, place, .. } = self.held;
         UnspentUnits { target: Arc::clone(&self.target), units, at, place }

@@ -122,7 +122,7 @@ impl SlotCounts {
         self.enqueue(Want { number, calls, reply_to, is_alone: false }, real);
     }
 
-    /// Puts a want in its place: before those that came later.
+    /// Queues a want by its number, before all later wants.
     fn enqueue(&mut self, want: Want, real: u64) {
         for (_, charge) in slots_of(&want.calls.charges) {
             self.count(charge).queue.insert(want.number);

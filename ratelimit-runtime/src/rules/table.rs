@@ -79,7 +79,7 @@ impl RuleTable {
             rules.is_some_and(|rules| rules.was_asked.get().is_none())
         };
         let unasked = self.set.limits.iter().filter(|(name, _)| is_unasked(name));
-        // Without the keys, of which there can be many.
+        // Copies no rules of keys: a limit can have many.
         let named = unasked.map(|(name, LimitRules { written, rule, .. })| {
             let rules =
                 LimitRules { written: written.clone(), rule: *rule, ..LimitRules::default() };

@@ -149,8 +149,8 @@ impl Line {
         self.end_all(error, |waiter| waiter.grant().is_none());
     }
 
-    /// Ends the calls that have not ended, and of which `ends` returns `true`, with `error`. Their grants go back to
-    /// the store.
+    /// Ends each call that is undecided and for which `ends` returns `true` with `error`. Its grant goes back to the
+    /// store.
     pub(in crate::waiting) fn end_all(&mut self, error: &StoreError, ends: fn(&Waiter) -> bool) {
         let has_ended = |waiter: &Waiter| matches!(waiter.stage(), Stage::Ended(_));
         let ending = self.waiters.iter().filter(|(_, it)| !has_ended(it) && ends(it));
