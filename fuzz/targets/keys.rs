@@ -24,7 +24,7 @@ use std::time::Duration;
 use arbitrary::Arbitrary;
 use ratelimit_fuzz::target;
 
-use self::key::{Key, KeyWriter, OwnedKey, Secret, put_count_name, write_formatted};
+use self::key::{Formatted, Key, KeyWriter, OwnedKey, Secret, put_count_name};
 use self::limit::{Algorithm, Limit};
 
 static SECRET: LazyLock<Secret> = LazyLock::new(Secret::random);
@@ -118,7 +118,9 @@ impl Key for KeyInput {
                                 out.bytes(text.as_bytes());
                             }
                         }
-                        FormatPart::Arg(arg) => write_formatted(out, format_args!("{arg}")),
+                        FormatPart::Arg(arg) => {
+                            Formatted(format_args!("{arg}")).write_argument(out)
+                        }
                     }
                 }
             }

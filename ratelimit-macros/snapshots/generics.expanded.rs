@@ -7,15 +7,21 @@ where
             ::ratelimit_runtime::__private::Format(|
                 __rate_limit_out: &mut ::ratelimit_runtime::KeyWriter<'_>|
             {
-                ::ratelimit_runtime::__private::write_formatted(
-                    __rate_limit_out,
-                    ::core::format_args!("{}", N),
-                );
+                ::ratelimit_runtime::__private::Argument(
+                        &N,
+                        ::ratelimit_runtime::__private::Formatted(
+                            ::core::format_args!("{}", N),
+                        ),
+                    )
+                    .write_argument(__rate_limit_out);
                 __rate_limit_out.separator();
-                ::ratelimit_runtime::__private::write_formatted(
-                    __rate_limit_out,
-                    ::core::format_args!("{}", id),
-                );
+                ::ratelimit_runtime::__private::Argument(
+                        &id,
+                        ::ratelimit_runtime::__private::Formatted(
+                            ::core::format_args!("{}", id),
+                        ),
+                    )
+                    .write_argument(__rate_limit_out);
             }),
             1_u64,
         ) {

@@ -4,15 +4,18 @@ async fn format(tenant: &str, user: User) -> Option<()> {
             ::ratelimit_runtime::__private::Format(|
                 __rate_limit_out: &mut ::ratelimit_runtime::KeyWriter<'_>|
             {
-                ::ratelimit_runtime::__private::write_formatted(
-                    __rate_limit_out,
-                    ::core::format_args!("{}", tenant),
-                );
+                ::ratelimit_runtime::__private::Argument(
+                        &tenant,
+                        ::ratelimit_runtime::__private::Formatted(
+                            ::core::format_args!("{}", tenant),
+                        ),
+                    )
+                    .write_argument(__rate_limit_out);
                 __rate_limit_out.separator();
-                ::ratelimit_runtime::__private::write_formatted(
-                    __rate_limit_out,
-                    ::core::format_args!("{:08x}", user.id),
-                );
+                ::ratelimit_runtime::__private::Formatted(
+                        ::core::format_args!("{:08x}", user.id),
+                    )
+                    .write_argument(__rate_limit_out);
             }),
             1_u64,
         ) {

@@ -115,10 +115,13 @@ trait Greeter {
                 ::ratelimit_runtime::__private::Format(|
                     __rate_limit_out: &mut ::ratelimit_runtime::KeyWriter<'_>|
                 {
-                    ::ratelimit_runtime::__private::write_formatted(
-                        __rate_limit_out,
-                        ::core::format_args!("{}", name),
-                    );
+                    ::ratelimit_runtime::__private::Argument(
+                            &name,
+                            ::ratelimit_runtime::__private::Formatted(
+                                ::core::format_args!("{}", name),
+                            ),
+                        )
+                        .write_argument(__rate_limit_out);
                 }),
                 1_u64,
             ) {

@@ -4,10 +4,13 @@ async fn query(tenant: &str, user: u64, rows: u64) -> Result<(), Rejection> {
             ::ratelimit_runtime::__private::Format(|
                 __rate_limit_out: &mut ::ratelimit_runtime::KeyWriter<'_>|
             {
-                ::ratelimit_runtime::__private::write_formatted(
-                    __rate_limit_out,
-                    ::core::format_args!("{}", user),
-                );
+                ::ratelimit_runtime::__private::Argument(
+                        &user,
+                        ::ratelimit_runtime::__private::Formatted(
+                            ::core::format_args!("{}", user),
+                        ),
+                    )
+                    .write_argument(__rate_limit_out);
             }),
             ::ratelimit_runtime::__private::cost(rows),
             ::ratelimit_runtime::__private::key(&tenant),

@@ -175,8 +175,14 @@ pub(crate) fn format_key(rt: &TokenStream, pieces: &[KeyPiece]) -> TokenStream {
         KeyPiece::Text(text) => written_text(&out, text),
         // A value that is not `Display` is an error at the format string.
         KeyPiece::Argument { spec, root, fields } => {
-            let value = hygienic!(::core::format_args!(#spec, #root #(.#fields)*));
-            hygienic!(#rt::__private::write_formatted(#out, #value);)
+            let value = hygienic!(#root #(.#fields)*);
+            let formatted =
+                hygienic!(#rt::__private::Formatted(::core::format_args!(#spec, #value)));
+            let argument = match &*spec.value() {
+                "{}" => hygienic!(#rt::__private::FormatArgument(&#value, #formatted)),
+                _ => formatted,
+            };
+            hygienic!(#argument.write_argument(#out);)
         }
     });
     let written: TokenStream = written.collect();

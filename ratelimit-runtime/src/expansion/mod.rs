@@ -16,7 +16,7 @@ use self::site::count_call;
 pub use self::site::{Site, SiteName};
 pub use self::tests::*;
 use crate::check::{AdmittedCall, AnyPart, CallFuture, Check, Checker, Part, Permit, undecided};
-pub use crate::key::{Format, Key, write_formatted};
+pub use crate::key::{Format, FormatArgument, Formatted, Key, ShownKey};
 use crate::key::{HashedKey, KeySecret, OwnedKey};
 pub use crate::limit::Lease;
 use crate::limit::{Access, Limit, Scope};

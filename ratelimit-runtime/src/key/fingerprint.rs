@@ -85,7 +85,7 @@ mod tests {
 
     #[test]
     fn keys_with_equal_texts_and_no_others_have_equal_fingerprints() {
-        use crate::key::{Format, write_formatted};
+        use crate::key::{Format, Formatted};
 
         let secrets = [(); 2].map(|()| Secret::random());
         let long = "a(b):c%{d}".repeat(10);
@@ -93,7 +93,7 @@ mod tests {
             out.bytes(b"a");
             out.separator();
             out.bytes(b"(");
-            write_formatted(out, format_args!("{long}"));
+            Formatted(format_args!("{long}")).write_argument(out);
         };
         // The bytes that are hashed for the key `colon`, without its last word.
         let imitated =

@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 pub use self::client::Client;
 pub(crate) use self::fingerprint::{KeyId, Secret};
-pub use self::format::{Format, write_formatted};
+pub use self::format::{Format, FormatArgument, Formatted, ShownKey};
 pub use self::hashed::{HashedKey, KeySecret};
 pub(crate) use self::owned::shown;
 pub use self::owned::{OwnedKey, ParseKeyError};

@@ -206,14 +206,14 @@ fn is_invisible(character: char) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::key::{Format, write_formatted};
+    use crate::key::{Format, Formatted};
 
     #[test]
     fn a_key_is_read_as_it_is_written() {
         let format = |out: &mut KeyWriter<'_>| {
             out.bytes(b"user");
             out.separator();
-            write_formatted(out, format_args!("a:b"));
+            Formatted(format_args!("a:b")).write_argument(out);
         };
         let keys: [&dyn Key; 17] = [
             &b"\xff\xc3\xa4%\xc3(".as_slice(),
