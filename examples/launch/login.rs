@@ -3,5 +3,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    launch::example("examples-login", "login")
+    launch::example("examples-axum", "login")
 }

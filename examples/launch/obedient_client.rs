@@ -3,5 +3,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    launch::example("examples-outbound", "obedient_client")
+    launch::example("examples-tower", "obedient_client")
 }

@@ -3,5 +3,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    launch::example("examples-outbound", "outbound_client")
+    launch::example("examples-tower", "outbound_client")
 }

@@ -3,5 +3,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    launch::example("examples-outbound", "outbound_layer")
+    launch::example("examples-tower", "outbound_layer")
 }

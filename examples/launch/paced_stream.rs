@@ -3,5 +3,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    launch::example("examples-outbound", "paced_stream")
+    launch::example("examples-tower", "paced_stream")
 }

@@ -3,5 +3,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    launch::example("examples-playground", "playground")
+    launch::example("examples-axum", "playground")
 }

@@ -3,5 +3,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    launch::example("examples-tower-layer", "tower_layer")
+    launch::example("examples-tower", "tower_layer")
 }

@@ -3,5 +3,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    launch::example("examples-websocket", "websocket")
+    launch::example("examples-axum", "websocket")
 }
