@@ -7,7 +7,7 @@ where
             ::ratelimit_runtime::__private::Format(|
                 __rate_limit_out: &mut ::ratelimit_runtime::KeyWriter<'_>|
             {
-                ::ratelimit_runtime::__private::Argument(
+                ::ratelimit_runtime::__private::FormatArgument(
                         &N,
                         ::ratelimit_runtime::__private::Formatted(
                             ::core::format_args!("{}", N),
@@ -15,7 +15,7 @@ where
                     )
                     .write_argument(__rate_limit_out);
                 __rate_limit_out.separator();
-                ::ratelimit_runtime::__private::Argument(
+                ::ratelimit_runtime::__private::FormatArgument(
                         &id,
                         ::ratelimit_runtime::__private::Formatted(
                             ::core::format_args!("{}", id),

@@ -4,7 +4,7 @@ async fn format(tenant: &str, user: User) -> Option<()> {
             ::ratelimit_runtime::__private::Format(|
                 __rate_limit_out: &mut ::ratelimit_runtime::KeyWriter<'_>|
             {
-                ::ratelimit_runtime::__private::Argument(
+                ::ratelimit_runtime::__private::FormatArgument(
                         &tenant,
                         ::ratelimit_runtime::__private::Formatted(
                             ::core::format_args!("{}", tenant),

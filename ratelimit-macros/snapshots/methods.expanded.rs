@@ -115,7 +115,7 @@ trait Greeter {
                 ::ratelimit_runtime::__private::Format(|
                     __rate_limit_out: &mut ::ratelimit_runtime::KeyWriter<'_>|
                 {
-                    ::ratelimit_runtime::__private::Argument(
+                    ::ratelimit_runtime::__private::FormatArgument(
                             &name,
                             ::ratelimit_runtime::__private::Formatted(
                                 ::core::format_args!("{}", name),

@@ -4,7 +4,7 @@ async fn query(tenant: &str, user: u64, rows: u64) -> Result<(), Rejection> {
             ::ratelimit_runtime::__private::Format(|
                 __rate_limit_out: &mut ::ratelimit_runtime::KeyWriter<'_>|
             {
-                ::ratelimit_runtime::__private::Argument(
+                ::ratelimit_runtime::__private::FormatArgument(
                         &user,
                         ::ratelimit_runtime::__private::Formatted(
                             ::core::format_args!("{}", user),

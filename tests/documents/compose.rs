@@ -80,11 +80,12 @@ fn the_service_is_the_example_with_variables_that_it_reads() {
         let found = dockerfile.lines().find_map(|line| line.strip_prefix(start));
         found.unwrap_or_else(|| panic!("the Dockerfile lacks `{start}`"))
     };
-    let package = line("RUN cargo build --release --locked --package ");
+    let built = line("RUN cargo build --release --locked --package ");
+    let (package, program) = built.split_once(" --bin ").expect("a program");
     let packages = packages();
     let package = packages.iter().find(|known| known["name"] == package).expect("a package");
-    let target = &package["targets"][0];
-    let program = target["name"].as_str().expect("a name");
+    let mut targets = package["targets"].as_array().expect("targets").iter();
+    let target = targets.find(|target| target["name"] == program).expect("a target");
     assert_eq!(target["kind"][0], "bin");
     assert_eq!(
         line("COPY --from=build /source/target/release/"),

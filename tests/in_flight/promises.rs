@@ -27,9 +27,11 @@ on_both_stores! {
             let second = test.admit(&TWO, 1).await;
             test.assert_busy(&TWO, 2).await;
             end(second);
+            test.limiter.flush().await.expect("released");
             assert_eq!(test.in_flight(&TWO).await, 1);
         }
         drop(first);
+        test.limiter.flush().await.expect("released");
         assert_eq!(test.in_flight(&TWO).await, 0);
     }
 
