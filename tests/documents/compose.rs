@@ -80,8 +80,8 @@ fn the_service_is_the_example_with_variables_that_it_reads() {
         let found = dockerfile.lines().find_map(|line| line.strip_prefix(start));
         found.unwrap_or_else(|| panic!("the Dockerfile lacks `{start}`"))
     };
-    let built = line("RUN cargo build --release --locked --package ");
-    let (package, program) = built.split_once(" --bin ").expect("a program");
+    let command = line("RUN cargo build --release --locked --package ");
+    let (package, program) = command.split_once(" --bin ").expect("a program");
     let packages = packages();
     let package = packages.iter().find(|known| known["name"] == package).expect("a package");
     let mut targets = package["targets"].as_array().expect("targets").iter();
