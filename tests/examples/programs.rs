@@ -15,8 +15,8 @@ fn quickstart_prints_the_same_decisions_on_both_stores() {
     let on_redis = output(with("quickstart", REDIS, &server.url));
     let picture = |text: &str| text.split_once("no call").expect("the legend").0.to_owned();
     assert_eq!(picture(&embedded), picture(&on_redis));
-    for admitted in ["●···············●●●●●✕✕✕✕✕······✕···●", "16 admitted", "11 admitted"]
-    {
+    let timeline = "●···············●●●●●✕✕✕✕✕······✕···●";
+    for admitted in [timeline, "16 admitted", "11 admitted"] {
         assert!(embedded.contains(admitted), "{embedded}");
     }
     for text in [&embedded, &on_redis] {
