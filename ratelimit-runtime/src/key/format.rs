@@ -19,8 +19,8 @@ impl<F: Fn(&mut KeyWriter<'_>)> Key for Format<F> {
 }
 
 /// An argument `{value}`, and what is formatted of it. Its method exists only if the text of the value as a key is its
-/// `Display`, and writes it as a key: a call takes half the time (`benches/all -- attribute`). For other types, the
-/// compiler takes the method of [`Formatted`].
+/// `Display`, and writes it as a key, which takes less time (`benches/all -- attribute`). For other types, the compiler
+/// takes the method of [`Formatted`].
 pub struct FormatArgument<'a, T: ?Sized>(pub &'a T, pub Formatted<'a>);
 
 impl<T: ShownKey + ?Sized> FormatArgument<'_, T> {
@@ -52,16 +52,8 @@ impl Formatted<'_> {
 /// A key whose text is its `Display`.
 pub trait ShownKey: Key + fmt::Display {}
 
-macro_rules! shown_keys {
-    ($($type:ty),*) => {$(
-        impl ShownKey for $type {}
-    )*};
-}
-
-shown_keys!(
-    str, String, char, bool, u8, u16, u32, u64, u128, usize, i8, i16, i32, i64, i128, isize
-);
-
+impl ShownKey for str {}
+impl ShownKey for String {}
 impl<T: ShownKey + ?Sized> ShownKey for &T {}
 
 #[cfg(test)]

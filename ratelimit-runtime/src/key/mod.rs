@@ -127,6 +127,8 @@ macro_rules! integers {
                 out.bytes(itoa::Buffer::new().format(*self).as_bytes());
             }
         }
+
+        impl ShownKey for $integer {}
     )*};
 }
 

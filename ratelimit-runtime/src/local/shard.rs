@@ -64,12 +64,8 @@ impl Shard {
             return false;
         }
         self.sweep(now);
-        while self.len() >= 2 * self.capacity {
-            if !self.evict(hash(key_id) as usize) {
-                return false;
-            }
-        }
-        true
+        while self.len() >= 2 * self.capacity && self.evict(hash(key_id) as usize) {}
+        self.len() < 2 * self.capacity
     }
 
     /// Applies an operation to a count. Adds the count if it has no entry.
