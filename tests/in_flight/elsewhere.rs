@@ -75,14 +75,15 @@ async fn thousands_of_counts_keep_their_slots() {
     let (cluster, server) = (Cluster::start(0), Server::start());
     for (url, count) in [(cluster.url(), 3_000), (server.url.clone(), 500)] {
         let (limiter, other) = (process(&url), process(&url));
-        let limit = ONE.hold(2 * SECOND);
+        // Two cores that run other tests as well state 3,000 counts every second and a half, but not more often.
+        let limit = ONE.hold(5 * SECOND);
         let mut permits = Vec::new();
         for keys in (0..count).collect::<Vec<_>>().chunks(100) {
             let calls = keys.iter().map(|key| limiter.acquire(&limit, key, 1));
             permits.extend(join_all(calls).await.into_iter().map(|it| it.expect("admitted")));
         }
         let started = Instant::now();
-        while started.elapsed() < 5 * SECOND {
+        while started.elapsed() < 8 * SECOND {
             let lost = permits.iter().filter(|permit| permit.is_lost()).count();
             assert_eq!(lost, 0, "after {:?}", started.elapsed());
             sleep(SECOND / 4).await;
